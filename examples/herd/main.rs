@@ -1,0 +1,2 @@
+//! A herd of callers, without and with coalescing.
+fn main() {}

@@ -1,0 +1,201 @@
+//! [`Lead`]: the duty to land a flight.
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::error::Error;
+use crate::sync::Arc;
+
+use super::{FailurePolicy, Flight, Group, Outcome, waits};
+
+/// The duty to land a flight: its holder is the one caller who loads the key.
+///
+/// Made by [`Group::join`]. Everyone else who asks for the key waits for what becomes of this
+/// guard: [`land`](Lead::land) it with a result, or let [`run`](Lead::run) call a loader. A guard
+/// dropped without an outcome *abandons* its flight, and the group's
+/// [`on_abandoned`](crate::GroupBuilder::on_abandoned) policy says what the followers do: by
+/// default one of them leads next.
+///
+/// A guard stays on the thread that got it (it is not `Send`): the group knows which thread is
+/// loading what, and refuses waits that could never end. A guard that is leaked with
+/// [`mem::forget`](std::mem::forget) leaves its flight up for ever.
+///
+/// # Example
+///
+/// ```
+/// use onefill::{Deadline, Group, Join};
+///
+/// let group: Group<u64, String, std::io::Error> = Group::new();
+/// let page = match group.join(&7, Deadline::NEVER)? {
+///     Join::Landed(page) => page,                          // somebody else's load
+///     Join::Lead(lead) => lead.land(Ok("page seven".into()))?,
+/// };
+/// assert_eq!(page, "page seven");
+/// # Ok::<(), onefill::Error<std::io::Error>>(())
+/// ```
+#[must_use = "dropping it abandons the flight"]
+pub struct Lead<'g, K, V, E> {
+    group: &'g Group<K, V, E>,
+    hash: u64,
+    flight: Arc<Flight<V, E>>,
+    /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
+    over: bool,
+    /// The thread that got the guard is the thread that drives the flight.
+    _stays_here: PhantomData<*const ()>,
+}
+
+impl<'g, K, V, E> Lead<'g, K, V, E> {
+    pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Arc<Flight<V, E>>) -> Self {
+        waits::begin_driving();
+        Lead { group, hash, flight, over: false, _stays_here: PhantomData }
+    }
+
+    /// Calls `loader` on this thread and lands the flight with what becomes of it.
+    ///
+    /// | the loader | this caller | those who wait |
+    /// |---|---|---|
+    /// | returns a value | gets it | get clones of it |
+    /// | returns an error | gets it | share it, or go on without it: [`FailurePolicy`] |
+    /// | panics | the panic goes on | get [`Error::Panicked`] at once |
+    /// | asks for its own key | gets [`Error::WouldDeadlock`] in there | wait on |
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`] with the loader's error.
+    ///
+    /// # Panics
+    ///
+    /// If the loader does; the payload is the loader's.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use onefill::{Deadline, Group, Join};
+    ///
+    /// let group: Group<&str, u64, std::num::ParseIntError> = Group::new();
+    /// if let Join::Lead(lead) = group.join(&"answer", Deadline::NEVER)? {
+    ///     assert_eq!(lead.run(|| "42".parse())?, 42);
+    /// }
+    /// # Ok::<(), onefill::Error<std::num::ParseIntError>>(())
+    /// ```
+    pub fn run(mut self, loader: impl FnOnce() -> Result<V, E>) -> Result<V, Error<E>>
+    where
+        V: Clone,
+    {
+        // The four ends of a loader:
+        // - a value: published to those who wait, if any do.
+        // - an error: the same, by policy.
+        // - a panic: caught here, published, and let go on. The bookkeeping is not done while
+        //   unwinding, where a second panic, from a Drop of the user's, would abort the process.
+        // - it asks for its own key: `Flight::follow` sees that this thread drives the flight.
+        match catch_unwind(AssertUnwindSafe(loader)) {
+            Ok(result) => self.land(result),
+            Err(payload) => {
+                self.finish(Outcome::Panicked(message(payload.as_ref())));
+                drop(self);
+                resume_unwind(payload)
+            }
+        }
+    }
+
+    /// Lands the flight with `result`.
+    ///
+    /// The value goes to everyone who waits; if nobody does it is handed back without being
+    /// cloned. An error is shared or not by the group's policy, and forgotten either way.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`] with the error that was passed in.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use onefill::{Deadline, Group, Join};
+    ///
+    /// let group: Group<u64, u64, &str> = Group::new();
+    /// let Ok(Join::Lead(lead)) = group.join(&1, Deadline::NEVER) else { unreachable!() };
+    /// assert_eq!(lead.land(Err("no such row")).unwrap_err().failure(), Some(&"no such row"));
+    ///
+    /// // A failure is not remembered.
+    /// assert_eq!(group.run(&1, || Ok(11)).unwrap(), 11);
+    /// ```
+    pub fn land(mut self, result: Result<V, E>) -> Result<V, Error<E>>
+    where
+        V: Clone,
+    {
+        match result {
+            Ok(value) => match self.finish(Outcome::Value(value)) {
+                // Nobody can be waiting, so nobody else wants it.
+                Some(Outcome::Value(value)) => Ok(value),
+                _ => match self.flight.outcome() {
+                    Some(Outcome::Value(value)) => Ok(value.clone()),
+                    _ => unreachable!("the flight has just landed with a value"),
+                },
+            },
+            Err(error) => {
+                let error = Arc::new(error);
+                match self.group.settings.on_failure {
+                    FailurePolicy::Share => {
+                        self.finish(Outcome::Failed(Arc::clone(&error)));
+                    }
+                    FailurePolicy::HandOver => self.hand_over(),
+                    FailurePolicy::RetryEach => {
+                        self.finish(Outcome::Disbanded);
+                    }
+                }
+                Err(Error::Failed(error))
+            }
+        }
+    }
+
+    /// Retires the flight, then lands it. Gives the outcome back if it was of no interest to
+    /// anyone: once the flight is not boarded nobody can reach it who does not hold it already.
+    fn finish(&mut self, outcome: Outcome<V, E>) -> Option<Outcome<V, E>> {
+        self.over = true;
+        self.group.registry.retire(self.hash, &self.flight, || ());
+        if Arc::get_mut(&mut self.flight).is_some() {
+            return Some(outcome);
+        }
+        self.flight.land(outcome);
+        None
+    }
+
+    /// Lets a follower lead the flight in this caller's place. If there is none the flight ends:
+    /// whoever comes to it in this very moment is sent back to the registry.
+    pub(super) fn hand_over(&mut self) {
+        self.over = true;
+        if !self.flight.hand_over() {
+            self.finish(Outcome::Disbanded);
+        }
+    }
+}
+
+impl<K, V, E> Drop for Lead<'_, K, V, E> {
+    fn drop(&mut self) {
+        if !self.over {
+            match self.group.settings.on_abandoned {
+                FailurePolicy::Share => {
+                    self.finish(Outcome::Abandoned);
+                }
+                FailurePolicy::HandOver => self.hand_over(),
+                FailurePolicy::RetryEach => {
+                    self.finish(Outcome::Disbanded);
+                }
+            }
+        }
+        waits::end_driving();
+    }
+}
+
+impl<K, V, E> fmt::Debug for Lead<'_, K, V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lead").finish_non_exhaustive()
+    }
+}
+
+fn message(payload: &(dyn Any + Send)) -> Option<Arc<str>> {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).map(Arc::from)
+}

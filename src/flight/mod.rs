@@ -1,0 +1,218 @@
+//! Flights: concurrent callers of a key share one load.
+//!
+//! [`Group`] is the entrance. Behind it: the [`registry`] of boarded flights; the [`Flight`]
+//! itself, here, with its outcome; the [`seats`] its followers wait in; the [`lead`] that lands
+//! it; and the graph of [`waits`], in which a deadlock is a cycle.
+
+mod group;
+mod lead;
+mod registry;
+mod seats;
+mod waits;
+
+pub use group::{FailurePolicy, Group, GroupBuilder, Join};
+pub use lead::Lead;
+
+use std::time::{Duration, Instant};
+
+use crate::deadline::Deadline;
+use crate::error::{Cap, Error};
+use crate::sync::{Arc, AtomicUsize, FAN_OUT, Mutex, OnceCell, Ordering};
+
+use self::seats::{Call, Seat, Seats};
+use self::waits::WouldClose;
+
+/// What a flight lands with, as its followers get it.
+#[derive(Debug)]
+enum Outcome<V, E> {
+    Value(V),
+    Failed(Arc<E>),
+    Panicked(Option<Arc<str>>),
+    Abandoned,
+    /// No outcome for the followers: each is to ask the registry again.
+    Disbanded,
+}
+
+/// One load of one key.
+///
+/// # How the herd leaves
+///
+/// Waking a thread costs a system call. A leader that woke its whole herd would return late by as
+/// many calls as it had followers; a condvar that requeues them lets them go one by one. So the
+/// leader calls [`FAN_OUT`] followers and is gone, and each follower that leaves a landed flight
+/// owes [`FAN_OUT`] others the same before it does anything else: the herd leaves like a tree.
+///
+/// Nobody is forgotten. Every seat that leaves the rows of a landed flight, called or by itself
+/// because its deadline fired just then, brings one debt of `FAN_OUT` calls, and the leader brings
+/// one more. Once all debts are paid the rows are empty: otherwise each debt took `FAN_OUT ≥ 1`
+/// seats out of them, more in all than there were debts.
+#[derive(Debug)]
+struct Flight<V, E> {
+    /// Written once, by the driver; never after [`Outcome`] was seen by anyone.
+    outcome: OnceCell<Outcome<V, E>>,
+    /// The gate. Whether the flight has landed is decided under it: a follower sits down only
+    /// after it has looked for the outcome here, the driver takes it after it has published.
+    seats: Mutex<Seats>,
+    /// When it boarded, if flights of this group can become overdue.
+    boarded: Option<Instant>,
+}
+
+/// Who may wait, and for how long.
+struct Wait<'a> {
+    deadline: Deadline,
+    max_per_key: usize,
+    max_in_all: usize,
+    /// Followers in their seats, over all flights of the group.
+    parked: &'a AtomicUsize,
+}
+
+/// How a follower's wait ended.
+enum Followed<'f, V, E> {
+    Landed(&'f Outcome<V, E>),
+    /// The caller drives this flight now.
+    Promoted,
+    /// The caller was made the driver in the moment its deadline fired. It must not begin a load,
+    /// so it has to pass the flight on.
+    PromotedLate(Error<E>),
+}
+
+impl<V, E> Flight<V, E> {
+    /// A flight driven by the calling thread.
+    fn new(boarded: Option<Instant>) -> Self {
+        Flight { outcome: OnceCell::new(), seats: Mutex::new(Seats::new()), boarded }
+    }
+
+    /// Whether it has been up for longer than it should, and on another thread than this one.
+    fn is_overdue(&self, max_age: Duration) -> bool {
+        let overdue = self.boarded.is_some_and(|boarded| boarded.elapsed() >= max_age);
+        overdue && !self.seats.lock().driven_here()
+    }
+
+    /// Lands the flight and calls the first of its followers. The flight must not be boarded any
+    /// more: a caller that finds it in the registry would join what is over (seeded bug:
+    /// `retire_after_landing`).
+    fn land(&self, outcome: Outcome<V, E>) {
+        let published = self.outcome.set(outcome);
+        debug_assert!(published.is_ok(), "a flight lands once");
+        // Taking the gate only now is what loses no follower: one that did not see the outcome
+        // is in its seat by the time the gate is ours (seeded bug: `land_without_gate`).
+        self.pass_on(|seats| seats.landed());
+    }
+
+    /// What the flight landed with, once it has.
+    fn outcome(&self) -> Option<&Outcome<V, E>> {
+        self.outcome.get()
+    }
+
+    /// Pays the debt of everyone who leaves a landed flight: calls the next to go.
+    fn pass_on(&self, first: impl FnOnce(&mut Seats)) {
+        let mut next: [Option<Arc<Seat>>; FAN_OUT] = [const { None }; FAN_OUT];
+        {
+            let mut seats = self.seats.lock();
+            first(&mut seats);
+            next.fill_with(|| seats.next_to_call());
+        }
+        for seat in next.iter().flatten() {
+            seat.call(Call::Landed);
+        }
+    }
+
+    /// Makes the follower with the most time left the driver, if there is any.
+    fn hand_over(&self) -> bool {
+        let promoted = self.seats.lock().promote();
+        match promoted {
+            Some(seat) => {
+                seat.call(Call::Lead);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Waits for the outcome.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WouldDeadlock`], [`Error::Overloaded`] at once; [`Error::TimedOut`] when the
+    /// deadline fires first. An outcome that is there is returned even then.
+    fn follow(&self, wait: &Wait<'_>) -> Result<Followed<'_, V, E>, Error<E>> {
+        let started = wait.deadline.instant().map(|_| Instant::now());
+        let mut seats = self.seats.lock();
+        // Under the gate, or the landing may fall between the look and the seat (seeded bug:
+        // `look_before_the_gate`).
+        if let Some(outcome) = self.outcome.get() {
+            return Ok(Followed::Landed(outcome));
+        }
+        if seats.driven_here() {
+            return Err(Error::WouldDeadlock);
+        }
+        if seats.taken() >= wait.max_per_key {
+            return Err(Error::Overloaded { cap: Cap::PerKey, limit: wait.max_per_key });
+        }
+        if wait.deadline.instant() <= started && started.is_some() {
+            return Err(Error::TimedOut { waited: Duration::ZERO });
+        }
+        let parked = Parked::count(wait)?;
+        let seat = Arc::new(Seat::new(wait.deadline));
+        let row = seats.sit(&seat).map_err(|WouldClose| Error::WouldDeadlock)?;
+        drop(seats);
+
+        let call = seat.wait();
+        drop(parked);
+        match call {
+            Call::Lead => Ok(Followed::Promoted),
+            Call::Landed => Ok(Followed::Landed(self.leave_landed())),
+            Call::None => self.leave_late(row, &seat, started),
+        }
+    }
+
+    /// The deadline has fired. What the flight did meanwhile is decided under the gate.
+    #[cold]
+    fn leave_late(
+        &self,
+        row: usize,
+        seat: &Arc<Seat>,
+        started: Option<Instant>,
+    ) -> Result<Followed<'_, V, E>, Error<E>> {
+        let seated = self.seats.lock().leave(row, seat);
+        let timed_out =
+            Error::TimedOut { waited: started.map(|at| at.elapsed()).unwrap_or_default() };
+        match self.outcome.get() {
+            // Landed beats late (seeded bug: `late_ignores_the_landing`). In its seat or out of
+            // it, this follower owes its calls.
+            Some(Outcome::Disbanded) => {
+                self.leave_landed();
+                Err(timed_out)
+            }
+            Some(_) => Ok(Followed::Landed(self.leave_landed())),
+            None if seated => Err(timed_out),
+            None => Ok(Followed::PromotedLate(timed_out)),
+        }
+    }
+
+    /// Leaves the landed flight with its outcome. The debt is paid before the outcome is touched:
+    /// cloning it is the user's code, which may be slow or panic.
+    fn leave_landed(&self) -> &Outcome<V, E> {
+        self.pass_on(|_| ());
+        self.outcome.get().expect("a follower is called once the flight has landed")
+    }
+}
+
+/// One follower counted against the group's cap, until dropped.
+struct Parked<'a>(&'a AtomicUsize);
+
+impl<'a> Parked<'a> {
+    fn count<E>(wait: &Wait<'a>) -> Result<Parked<'a>, Error<E>> {
+        let below = |parked| (parked < wait.max_in_all).then_some(parked + 1);
+        match wait.parked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below) {
+            Ok(_) => Ok(Parked(wait.parked)),
+            Err(_) => Err(Error::Overloaded { cap: Cap::InAll, limit: wait.max_in_all }),
+        }
+    }
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,127 @@
+//! [`Registry`]: which flight is boarded under which key.
+
+use std::hash::{BuildHasher, Hash};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use crate::sync::{Arc, KeyHasher, Mutex, MutexGuard, SHARDS};
+
+use super::Flight;
+
+/// A map from key to flight, in shards, each behind its own mutex.
+///
+/// Each shard is a hash map that keeps its keys' hashes. The user's `Hash` so runs once a call,
+/// before any lock is taken; under the lock run only `Eq` and `Clone` of the key, at boarding, and
+/// if they panic nothing has been changed yet. Retiring a flight looks for the flight itself and
+/// runs no code of the user's: a landing cannot fail.
+pub(super) struct Registry<K, V, E> {
+    shards: Box<[CachePadded<Shard<K, V, E>>]>,
+    hasher: KeyHasher,
+}
+
+type Shard<K, V, E> = Mutex<Table<K, V, E>>;
+type Table<K, V, E> = HashTable<Boarded<K, V, E>>;
+
+struct Boarded<K, V, E> {
+    hash: u64,
+    key: K,
+    flight: Arc<Flight<V, E>>,
+}
+
+/// What a caller became, with its flight.
+pub(super) enum Role<V, E> {
+    Lead(Arc<Flight<V, E>>),
+    Follow(Arc<Flight<V, E>>),
+}
+
+/// An emptied shard keeps room for this many flights and gives more than that back.
+const ROOM_KEPT: usize = 256;
+
+impl<K, V, E> Registry<K, V, E> {
+    pub(super) fn new() -> Self {
+        let shard = || CachePadded::new(Mutex::new(HashTable::new()));
+        Registry {
+            shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
+            hasher: KeyHasher::default(),
+        }
+    }
+
+    pub(super) fn hash(&self, key: &K) -> u64
+    where
+        K: Hash,
+    {
+        self.hasher.hash_one(key)
+    }
+
+    /// The flight boarded under `key`, or a new one that the caller leads. A flight older than
+    /// `max_age` counts as none: a new one takes its place.
+    pub(super) fn board(&self, hash: u64, key: &K, max_age: Option<Duration>) -> Role<V, E>
+    where
+        K: Eq + Clone,
+    {
+        let new = || Arc::new(Flight::new(max_age.map(|_| Instant::now())));
+        let mut shard = self.shard(hash);
+        match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
+            Entry::Vacant(place) => {
+                let flight = new();
+                place.insert(Boarded { hash, key: key.clone(), flight: Arc::clone(&flight) });
+                Role::Lead(flight)
+            }
+            Entry::Occupied(mut boarded) => {
+                let boarded = &mut boarded.get_mut().flight;
+                if max_age.is_some_and(|max_age| boarded.is_overdue(max_age)) {
+                    *boarded = new();
+                    return Role::Lead(Arc::clone(boarded));
+                }
+                Role::Follow(Arc::clone(boarded))
+            }
+        }
+    }
+
+    /// Takes `flight` out, if it is still the one boarded: it may have been forgotten, or
+    /// replaced when it was overdue, and then the entry is its successor's. Whatever `store` does
+    /// is done under the same lock, so no flight that is not boarded stores anything.
+    pub(super) fn retire(&self, hash: u64, flight: &Arc<Flight<V, E>>, store: impl FnOnce()) {
+        let mut shard = self.shard(hash);
+        let boarded = shard.find_entry(hash, |boarded| Arc::ptr_eq(&boarded.flight, flight));
+        let retired = boarded.ok().map(|boarded| {
+            store();
+            boarded.remove().0
+        });
+        give_room_back(&mut shard);
+        // The key's Drop is the user's: not under the lock.
+        drop(shard);
+        drop(retired);
+    }
+
+    /// Takes out whatever flight is boarded under `key`.
+    pub(super) fn forget(&self, hash: u64, key: &K) -> bool
+    where
+        K: Eq,
+    {
+        let mut shard = self.shard(hash);
+        let boarded = shard.find_entry(hash, |boarded| boarded.key == *key);
+        let forgotten = boarded.ok().map(|boarded| boarded.remove().0);
+        drop(shard);
+        forgotten.is_some()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Table<K, V, E>> {
+        // The table uses the lowest bits for the place and the highest seven as its tag.
+        self.shards[(hash >> 40) as usize % SHARDS].lock()
+    }
+}
+
+/// A herd over very many keys leaves no table of its size behind.
+fn give_room_back<T>(shard: &mut HashTable<T>) {
+    if shard.is_empty() && shard.capacity() > ROOM_KEPT {
+        *shard = HashTable::new();
+    }
+}

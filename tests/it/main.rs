@@ -1,0 +1,1 @@
+//! What onefill promises, one test a claim.
