@@ -1,4 +1,75 @@
-//! One fill per herd.
+//! **One fill per herd.** When many threads ask for the same thing at the same moment, one of them
+//! loads it, and the others get its answer, each within its own deadline.
+//!
+//! onefill is for blocking servers: a thread per request, and a database client, a file or a slow
+//! computation inside. There is no async in it, no unsafe code, and no thread of its own behind
+//! your back.
+//!
+//! ```
+//! use onefill::{Error, Group};
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! # #[derive(Debug)] struct Row { id: u64 }
+//! # #[derive(Debug)] struct DbError;
+//! # struct Db;
+//! # impl Db { fn row(&self, id: u64) -> Result<Row, DbError> { Ok(Row { id }) } }
+//! # let db = Db;
+//! // One group for each kind of thing, shared by all threads.
+//! let rows: Group<u64, Arc<Row>, DbError> = Group::new();
+//!
+//! // In each request. Of the threads that are in here for row 42 at once, one asks the database.
+//! let row = rows.run_timeout(&42, Duration::from_millis(200), || db.row(42).map(Arc::new));
+//!
+//! match row {
+//!     Ok(row) => assert_eq!(row.id, 42),
+//!     Err(Error::TimedOut { waited }) => println!("no row after {waited:?}, try again"),
+//!     Err(Error::Failed(error)) => println!("the database says {error:?}"),
+//!     Err(error) => println!("{error:?}"),
+//! }
+//! ```
+//!
+//! # The ends of a load
+//!
+//! | the loader | its caller, the leader | those who wait, the followers | afterwards |
+//! |---|---|---|---|
+//! | returns a value | gets it | get clones of it, at once | nothing is kept |
+//! | returns an error | gets it | get the same error, by default ([`FailurePolicy`]) | nothing is kept: the next caller loads |
+//! | panics | the panic goes on | get [`Error::Panicked`], at once | nothing is kept |
+//! | asks for its own key, or closes a circle of waits | gets [`Error::WouldDeadlock`] inside, at once | wait on | |
+//! | takes too long | waits for itself: it cannot be interrupted | get [`Error::TimedOut`], each at its own deadline | the load goes on |
+//! | hangs | the same | the same | past [`max_flight_age`](GroupBuilder::max_flight_age) the next caller leads |
+//! | is never called: the [`Lead`] is dropped | | one of them leads, by default | |
+//!
+//! What exactly is promised stands at [`Group`].
+//!
+//! # What it does not do
+//!
+//! - **It is not a lock.** It spares work; it does not guard anything. Two loads of one key can
+//!   overlap when a flight was forgotten or overdue.
+//! - **It does not interrupt a loader.** A deadline ends the waiting of the caller that brought it.
+//!   A caller that leads runs its loader to the end; give the loader its own timeout.
+//! - **It does not remember.** A [`Group`] shares a load among those who ask while it runs.
+//! - **It does not bound different keys.** A cold start with a thousand keys is a thousand loads.
+//! - **It is not async.** Callers block, as threads do.
+//!
+//! # How it is verified
+//!
+//! Every promise is a test named after it; those that depend on how threads interleave are also
+//! scenarios for the [loom](https://docs.rs/loom) model checker, which runs the real source under
+//! every schedule within its bounds, deadlines firing at any point. So that the scenarios cannot
+//! pass for the wrong reason, bugs are seeded into copies of the source, one at a time, and each
+//! must be caught. `cd loom-tests && cargo test` prints how many schedules and which bugs.
+//!
+//! You can check your own code the same way: built with `--cfg loom`, a [`Group`] runs on loom's
+//! threads. `loom-tests/downstream` is an example.
+//!
+//! # Where to find what
+//!
+//! - [`Group`], [`GroupBuilder`], [`FailurePolicy`]: coalescing.
+//! - [`Join`], [`Lead`]: the same as a guard, for code that cannot use a closure.
+//! - [`Deadline`]: how long a caller waits.
+//! - [`Error`], [`Cap`]: why a caller has no value.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 mod deadline;
@@ -9,3 +80,8 @@ mod sync;
 pub use deadline::Deadline;
 pub use error::{Cap, Error};
 pub use flight::{FailurePolicy, Group, GroupBuilder, Join, Lead};
+
+/// The README's example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
