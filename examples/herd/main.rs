@@ -29,9 +29,18 @@ use clap::{Parser, Subcommand};
 ///
 /// Without a command: a storm. Many threads ask for one cold key at the same moment, first each
 /// with its own load, then through a `Group`, which lets one of them load and gives its answer to
-/// all.
+/// all. If it took more than one load, herd ends with an error.
+///
+/// In the tables, a wait is the time from a call to its return. The leader is the caller whose load
+/// ran; the leader's return is the time from the end of its load to the return of its call, and so
+/// what it pays for those who wait.
 #[derive(Parser)]
-#[command(name = "herd", version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "herd",
+    version,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
+)]
 struct Herd {
     #[command(subcommand)]
     command: Option<Command>,

@@ -28,18 +28,18 @@ impl Progress {
         Progress(bar)
     }
 
-    pub(crate) fn step(&self) {
-        self.0.inc(1);
+    pub(crate) fn set(&self, done: u64) {
+        self.0.set_position(done);
     }
 
     /// Draws until `finished`, asking every now and then how much is done. The threads that are
     /// measured so have no part in drawing.
-    pub(crate) fn follow(&self, done: impl Fn() -> usize, finished: &dyn Fn() -> bool) {
+    pub(crate) fn follow(&self, done: impl Fn() -> u64, finished: &dyn Fn() -> bool) {
         if self.0.is_hidden() {
             return;
         }
         while !finished() {
-            self.0.set_position(done() as u64);
+            self.set(done());
             thread::sleep(Duration::from_millis(50));
         }
     }

@@ -33,6 +33,7 @@ use crate::{Failure, crew};
 /// seconds are spread evenly over their second. Nothing is cached, so what is shared between
 /// requests is shared because their loads overlap.
 #[derive(Args)]
+#[command(args_override_self = true)]
 pub(crate) struct Replay {
     /// The log, plain or compressed with gzip; - is standard input
     file: String,
@@ -40,7 +41,7 @@ pub(crate) struct Replay {
     ///
     /// A load takes what it takes at any speed. So a log replayed 600 times as fast is the
     /// traffic of a site 600 times as busy, against the same database. With 1 it is the log as it was.
-    #[arg(long, value_name = "TIMES", default_value = "600", value_parser = SpeedUp::parse)]
+    #[arg(long, value_name = "TIMES", default_value = "600", value_parser = SpeedUp::parse, allow_negative_numbers = true)]
     speed_up: SpeedUp,
     /// How many threads there are to serve the requests
     #[arg(long, value_name = "N", default_value = "64")]
@@ -70,12 +71,18 @@ pub(crate) fn run(replay: &Replay, out: &mut impl Write) -> Result<(), Failure> 
     let shortest = Duration::from_millis(100);
     let longest_pause = replay.longest_pause.unwrap_or(load.saturating_mul(2).max(shortest));
     let schedule = Schedule::new(log.requests, replay.speed_up, longest_pause);
-    let requests = count(schedule.due.len() as u64);
 
-    let (name, keys, span) = (replay.name(), count(log.keys.len() as u64), Span(schedule.span));
-    writeln!(out, "{name}: {requests} requests for {keys} keys within {span}.")?;
+    let name = replay.name();
+    let within = match schedule.span {
+        Duration::ZERO => "at one moment".into(),
+        span => format!("within {}", Span(span)),
+    };
+    let requests = table::counted(schedule.due.len(), "request");
+    let keys = table::counted(log.keys.len(), "key");
+    writeln!(out, "{name}: {requests} for {keys} {within}.")?;
     log.skipped.tell(out)?;
-    write!(out, "Replayed {}, by {} threads; {}", replay.speed(), replay.threads, replay.price)?;
+    let threads = table::counted(replay.threads.get(), "thread");
+    write!(out, "Replayed {}, by {threads}; {}", replay.speed(), replay.price)?;
     if let SpeedUp::Times(times) = replay.speed_up {
         let stretch = Duration::try_from_secs_f64(load.as_secs_f64() * times);
         write!(out, ", or {} of the log", Span(stretch.unwrap_or(Duration::MAX)))?;
@@ -122,7 +129,8 @@ fn pass(
             caller.call(due.key, behind);
         }
     };
-    let taken = || next.load(Ordering::Relaxed);
+    // A thread that finds nothing left to do has counted on.
+    let taken = || next.load(Ordering::Relaxed).min(schedule.due.len()) as u64;
     crew::run(replay.threads.get(), |finished| progress.follow(taken, finished), work)?;
     Ok(Pass {
         strategy: strategy.name(),
@@ -141,6 +149,9 @@ impl Replay {
     fn speed(&self) -> String {
         match self.speed_up {
             SpeedUp::Times(1.0) => "as it was".into(),
+            SpeedUp::Times(times) if times.fract() == 0.0 => {
+                format!("{} times as fast", count(times as u64))
+            }
             SpeedUp::Times(times) => format!("{times} times as fast"),
             SpeedUp::Max => "as fast as can be".into(),
         }
@@ -160,7 +171,7 @@ impl Replay {
             if behind > self.price.load.max(Duration::from_millis(20)) {
                 writeln!(
                     out,
-                    "\n{}: the threads could not keep up, and were {} behind the log at worst. \
+                    "\n{}: the threads could not keep up, and were {} behind the log at worst.\n\
                      For its own timing use more threads or a lower speed-up.",
                     pass.strategy,
                     Span(behind)
@@ -244,7 +255,10 @@ impl Log {
             let line = source.line(&mut kept).map_err(|error| unreadable(error, line_number))?;
             let Some(line) = line else { break };
             line_number += 1;
-            progress.step();
+            // Looking at the clock for every line would take longer than reading it.
+            if line_number % 1024 == 0 {
+                progress.set(line_number);
+            }
             let line = match line {
                 Kept::Whole(line) if line.trim_ascii().is_empty() => continue,
                 Kept::Whole(line) => log::parse(line, replay.ignore_query).map_err(str::to_string),

@@ -27,13 +27,12 @@ pub(crate) struct Storm {
 
 pub(crate) fn run(storm: &Storm, out: &mut impl Write) -> Result<(), Failure> {
     let price = &storm.price;
-    let (threads, times) = match (storm.threads.get(), storm.rounds.get()) {
-        (1, 1) => ("One thread asks".to_string(), String::new()),
-        (1, rounds) => ("One thread asks".to_string(), format!(", {rounds} times")),
-        (threads, 1) => (format!("{threads} threads ask"), String::new()),
-        (threads, rounds) => (format!("{threads} threads ask"), format!(", {rounds} times")),
+    let threads = table::counted(storm.threads.get(), "thread");
+    let rounds = match storm.rounds.get() {
+        1 => String::new(),
+        rounds => format!(", in each of {rounds} rounds"),
     };
-    writeln!(out, "{threads} for one cold key at once{times}; {price}.\n")?;
+    writeln!(out, "{threads} asking for one cold key at once{rounds}; {price}.\n")?;
     let passes = strategy::all()
         .iter()
         .map(|strategy| pass(strategy.as_ref(), storm))
@@ -52,7 +51,7 @@ fn pass(strategy: &dyn Strategy, storm: &Storm) -> Result<Pass, Failure> {
     for key in 0..rounds {
         let call = |_| Caller::new(strategy, &loader, &tally).call(key, None);
         crew::run(storm.threads.get(), |_| (), call)?;
-        progress.step();
+        progress.set(key as u64 + 1);
     }
     Ok(Pass {
         strategy: strategy.name(),
@@ -70,8 +69,8 @@ fn verdict(pass: &Pass, storm: &Storm) -> Result<(), String> {
     if pass.coalesces && loads != rounds {
         let name = pass.strategy;
         return Err(format!(
-            "{name}: {loads} loads where {rounds} should have done. They did not overlap: some of \
-             the herd came when a load was over, so let one take longer (--load)"
+            "{name}: {loads} loads instead of {rounds}. No two of one key overlapped: a part of \
+             the herd came when a load was over already, so let one take longer (--load)"
         ));
     }
     Ok(())
@@ -100,7 +99,9 @@ mod tests {
             overlapping: 0,
         };
         assert!(verdict(&pass(&[1, 1], true), &storm).is_ok());
-        assert!(verdict(&pass(&[1, 2], true), &storm).unwrap_err().contains("3 loads where 2"));
+        assert!(
+            verdict(&pass(&[1, 2], true), &storm).unwrap_err().contains("3 loads instead of 2")
+        );
         assert!(verdict(&pass(&[200, 200], false), &storm).is_ok());
     }
 }

@@ -24,8 +24,8 @@ pub(crate) fn costs(passes: &[Pass]) -> Table {
     row("wait, p50", &|pass| time(pass.tally.waits.quantile(0.5)));
     row("wait, p99", &|pass| time(pass.tally.waits.quantile(0.99)));
     row("wait, max", &|pass| time(pass.tally.waits.quantile(1.0)));
-    row("leader back after, p50", &|pass| time(pass.tally.leads.quantile(0.5)));
-    row("leader back after, max", &|pass| time(pass.tally.leads.quantile(1.0)));
+    row("leader's return, p50", &|pass| time(pass.tally.leads.quantile(0.5)));
+    row("leader's return, max", &|pass| time(pass.tally.leads.quantile(1.0)));
     if passes.iter().any(|pass| pass.tally.most_behind.is_some()) {
         row("behind the log, max", &|pass| time(pass.tally.most_behind));
     }
@@ -68,6 +68,12 @@ pub(crate) fn count(number: u64) -> String {
     grouped
 }
 
+/// How many there are of a thing.
+pub(crate) fn counted(number: usize, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", count(number as u64))
+}
+
 fn time(time: Option<Duration>) -> String {
     time.map_or("–".into(), |time| Span(time).to_string())
 }
@@ -82,7 +88,13 @@ fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::count;
+    use super::{count, counted};
+
+    #[test]
+    fn one_is_not_many() {
+        let keys = [0, 1, 1_496].map(|number| counted(number, "key"));
+        assert_eq!(keys, ["0 keys", "1 key", "1,496 keys"]);
+    }
 
     #[test]
     fn thousands_are_set_apart() {
