@@ -70,7 +70,8 @@ fn verdict(pass: &Pass, storm: &Storm) -> Result<(), String> {
         let name = pass.strategy;
         return Err(format!(
             "{name}: {loads} loads instead of {rounds}. No two of one key overlapped: a part of \
-             the herd came when a load was over already, so let one take longer (--load)"
+             the herd came when a load was over already. On a busy machine let loads take longer \
+             (--load)"
         ));
     }
     Ok(())
