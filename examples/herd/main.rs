@@ -1,2 +1,108 @@
-//! A herd of callers, without and with coalescing.
-fn main() {}
+//! A herd of threads that all want the same thing, without and with [`onefill::Group`].
+//!
+//! `herd` alone raises a storm: many threads ask for one cold key at once. `herd replay FILE`
+//! replays the requests of a real access log. Both print what it cost without and with coalescing.
+//!
+//! The use of the library itself is all in `strategy.rs`, and there it is one line.
+
+mod caller;
+mod crew;
+mod duration;
+mod loader;
+mod log;
+mod progress;
+mod replay;
+mod schedule;
+mod source;
+mod storm;
+mod strategy;
+mod table;
+mod tally;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// What a herd of threads costs, without and with coalescing.
+///
+/// Without a command: a storm. Many threads ask for one cold key at the same moment, first each
+/// with its own load, then through a `Group`, which lets one of them load and gives its answer to
+/// all. If it took more than one load, herd ends with an error.
+///
+/// In the tables, a wait is the time from a call to its return. The leader is the caller whose load
+/// ran; the leader's return is the time from the end of its load to the return of its call, and so
+/// what it pays for those who wait.
+#[derive(Parser)]
+#[command(
+    name = "herd",
+    version,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
+)]
+struct Herd {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    storm: storm::Storm,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Replay(replay::Replay),
+}
+
+/// Why herd has to end with another exit code than zero.
+enum Failure {
+    /// The reason, as it is told to the user.
+    Told(String),
+    /// Standard output could not be written.
+    Output(io::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Told(reason) => f.write_str(reason),
+            Failure::Output(error) => write!(f, "cannot write the result: {error}"),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Output(error)
+    }
+}
+
+fn main() -> ExitCode {
+    let herd = Herd::parse();
+    let mut out = io::stdout().lock();
+    let end = match &herd.command {
+        None => storm::run(&herd.storm, &mut out),
+        Some(Command::Replay(replay)) => replay::run(replay, &mut out),
+    };
+    match end {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has read enough of it, as `head` does.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            // If standard error is gone too, the exit code is all that can be said.
+            let _ = writeln!(io::stderr(), "herd: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        super::Herd::command().debug_assert();
+    }
+}

@@ -1,0 +1,104 @@
+//! The tables that are printed.
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+use crate::duration::Span;
+use crate::tally::Pass;
+
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// What every strategy cost, a column each.
+pub(crate) fn costs(passes: &[Pass]) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    let mut row = |title: &str, cell: &dyn Fn(&Pass) -> String| {
+        let cells = passes.iter().map(cell);
+        table.add_row(std::iter::once(title.to_string()).chain(cells).collect::<Vec<_>>());
+    };
+    row("calls", &|pass| count(pass.tally.calls()));
+    row("loads", &|pass| count(pass.all_loads()));
+    row("duplicates avoided", &|pass| count(pass.tally.calls().saturating_sub(pass.all_loads())));
+    row("wait, p50", &|pass| time(pass.tally.waits.quantile(0.5)));
+    row("wait, p99", &|pass| time(pass.tally.waits.quantile(0.99)));
+    row("wait, max", &|pass| time(pass.tally.waits.quantile(1.0)));
+    row("leader's return, p50", &|pass| time(pass.tally.leads.quantile(0.5)));
+    row("leader's return, max", &|pass| time(pass.tally.leads.quantile(1.0)));
+    if passes.iter().any(|pass| pass.tally.most_behind.is_some()) {
+        row("behind the log, max", &|pass| time(pass.tally.most_behind));
+    }
+    let names = passes.iter().map(|pass| pass.strategy);
+    table.set_header(std::iter::once("").chain(names).collect::<Vec<_>>());
+    align_right(&mut table, 1..=passes.len());
+    table
+}
+
+/// The keys asked for most often, each with the loads it cost under every strategy.
+pub(crate) fn hottest(
+    hottest: &[(usize, u64)],
+    name: impl Fn(usize) -> String,
+    passes: &[Pass],
+) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    for (key, requests) in hottest {
+        let loads = passes.iter().map(|pass| count(pass.loads[*key]));
+        let cells = std::iter::once(count(*requests)).chain(loads);
+        table.add_row(cells.chain([name(*key)]).collect::<Vec<_>>());
+    }
+    let loads = passes.iter().map(|pass| format!("loads {}", pass.strategy));
+    let header = std::iter::once("requests".to_string()).chain(loads);
+    table.set_header(header.chain(["hottest keys".to_string()]).collect::<Vec<_>>());
+    align_right(&mut table, 0..=passes.len());
+    table
+}
+
+/// A number with its thousands set apart.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// How many there are of a thing.
+pub(crate) fn counted(number: usize, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", count(number as u64))
+}
+
+fn time(time: Option<Duration>) -> String {
+    time.map_or("–".into(), |time| Span(time).to_string())
+}
+
+fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{count, counted};
+
+    #[test]
+    fn one_is_not_many() {
+        let keys = [0, 1, 1_496].map(|number| counted(number, "key"));
+        assert_eq!(keys, ["0 keys", "1 key", "1,496 keys"]);
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let counts = [0, 7, 999, 1_000, 12_345, 1_234_567].map(count);
+        assert_eq!(counts, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
+    }
+}

@@ -1,0 +1,298 @@
+//! The herd example as its users run it: real arguments, real files, exit codes.
+#![cfg(not(loom))]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// Five good lines with one key asked for twice in one second, a write, and two bad lines.
+const LOG: &str = r#"198.18.0.1 - - [17/May/2015:10:05:03 +0000] "GET /hot?page=1 HTTP/1.1" 200 12 "-" "-"
+198.18.0.2 - - [17/May/2015:12:05:03 +0200] "GET /hot?page=1 HTTP/1.1" 200 12 "-" "-"
+198.18.0.3 - - [17/May/2015:10:05:01 +0000] "HEAD /cold HTTP/1.1" 200 12
+this line is no line of a log
+198.18.0.3 - - [17/May/2015:10:05:04 +0000] "POST /form HTTP/1.1" 200 12
+198.18.0.4 - - [31/Feb/2015:10:05:04 +0000] "GET /never HTTP/1.1" 200 12
+4.5 a bare key
+1431857105 another
+"#;
+
+/// The example's binary. Cargo builds an example that has unit tests only as those tests, and
+/// builds no example at all for `cargo test --test herd`, so it is asked for it here.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--example", "herd", "--message-format", "json"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
+        let built = built.output().expect("cargo runs, as it has just run this test");
+        assert!(built.status.success(), "the example does not build");
+        let messages = String::from_utf8(built.stdout).expect("cargo writes UTF-8");
+        let path = messages.split(r#""executable":""#).nth(1).expect("the example is a program");
+        let path = path.split('"').next().unwrap_or_default();
+        PathBuf::from(path.replace(r"\\", r"\"))
+    })
+}
+
+struct Ran {
+    succeeded: bool,
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn herd(arguments: &[&OsStr], input: &[u8]) -> Ran {
+    let mut herd = Command::new(binary());
+    herd.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = herd.spawn().expect("the example starts");
+    let mut stdin = running.stdin.take().expect("it was piped");
+    // Whoever refuses its arguments does not read its input.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    let ended = running.wait_with_output().expect("the example ends");
+    Ran {
+        succeeded: ended.status.success(),
+        code: ended.status.code(),
+        out: String::from_utf8(ended.stdout).expect("it writes UTF-8"),
+        err: String::from_utf8(ended.stderr).expect("it writes UTF-8"),
+    }
+}
+
+fn storm(arguments: &[&str]) -> Ran {
+    herd(&arguments.iter().map(OsStr::new).collect::<Vec<_>>(), b"")
+}
+
+/// Replays `file` at full speed with loads that cost nothing.
+fn replay(file: impl AsRef<OsStr>, more: &[&str], input: &[u8]) -> Ran {
+    let quick = ["--speed-up", "max", "--threads", "8", "--load", "0"];
+    let mut arguments = vec![OsStr::new("replay"), file.as_ref()];
+    arguments.extend(quick.iter().chain(more).map(OsStr::new));
+    herd(&arguments, input)
+}
+
+/// A directory of its own, gone at the end of the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Scratch {
+        let name = format!("onefill-herd-{}-{test}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).expect("the directory for temporary files takes one more");
+        Scratch(directory)
+    }
+
+    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).expect("the scratch directory takes a file");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn compressed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).expect("a vector takes everything");
+    encoder.finish().expect("a vector takes everything")
+}
+
+/// The numbers in the row of a table that begins with `title`.
+fn row(ran: &Ran, title: &str) -> Vec<u64> {
+    let row = ran.out.lines().find_map(|line| line.trim_start().strip_prefix(title));
+    let row = row.unwrap_or_else(|| panic!("no row {title:?} in\n{}", ran.out));
+    let number = |word: &str| word.replace(',', "").parse().expect("a count");
+    row.split_whitespace().map(number).collect()
+}
+
+#[track_caller]
+fn assert_refused(ran: &Ran, reason: &str) {
+    assert_eq!(ran.code, Some(1), "{}{}", ran.out, ran.err);
+    assert!(ran.err.starts_with("herd: ") && ran.err.contains(reason), "{}", ran.err);
+    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    assert_eq!(ran.out, "");
+}
+
+/// The small log, whichever way it came.
+#[track_caller]
+fn assert_replayed(ran: &Ran) {
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(ran.err, "", "nothing is drawn where nobody looks");
+    assert!(ran.out.contains("5 requests for 4 keys"), "{}", ran.out);
+    assert!(ran.out.contains("neither GET nor HEAD: 1."), "{}", ran.out);
+    let bad = "Bad lines skipped: 2. The first, line 4: neither an access log line";
+    assert!(ran.out.contains(bad), "{}", ran.out);
+    assert_eq!(row(ran, "calls"), [5, 5]);
+    let (loads, avoided) = (row(ran, "loads"), row(ran, "duplicates avoided"));
+    assert_eq!((loads[0], avoided[0]), (5, 0));
+    assert_eq!(loads[1] + avoided[1], 5);
+    let hottest = ran.out.lines().find(|line| line.ends_with("/hot?page=1"));
+    let hottest = hottest.unwrap_or_else(|| panic!("the hottest key is missing in\n{}", ran.out));
+    assert!(hottest.trim_start().starts_with("2 "), "{hottest}");
+}
+
+#[test]
+fn a_storm_costs_one_load() {
+    // Long enough for twenty threads to be there before it is over, however busy the machine.
+    let ran = storm(&["--threads", "20", "--load", "500ms"]);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(ran.err, "", "nothing is drawn where nobody looks");
+    assert_eq!(row(&ran, "calls"), [20, 20]);
+    assert_eq!(row(&ran, "loads"), [20, 1]);
+    assert_eq!(row(&ran, "duplicates avoided"), [0, 19]);
+}
+
+#[test]
+fn a_storm_of_one_thread_has_nothing_to_share() {
+    let ran = storm(&["--threads", "1", "--load", "5ms", "--rounds", "3", "--pool", "1"]);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(row(&ran, "loads"), [3, 3]);
+}
+
+#[test]
+fn a_log_is_replayed_from_a_plain_file() {
+    let scratch = Scratch::new("plain");
+    assert_replayed(&replay(scratch.file("access.log", LOG), &[], b""));
+}
+
+#[test]
+fn a_log_is_replayed_from_a_compressed_file_of_two_parts() {
+    let scratch = Scratch::new("compressed");
+    let (start, rest) = LOG.as_bytes().split_at(200);
+    let log = scratch.file("access.log.gz", [compressed(start), compressed(rest)].concat());
+    assert_replayed(&replay(log, &[], b""));
+}
+
+#[test]
+fn a_log_is_replayed_from_standard_input_plain_and_compressed() {
+    assert_replayed(&replay("-", &[], LOG.as_bytes()));
+    assert_replayed(&replay("-", &[], &compressed(LOG.as_bytes())));
+}
+
+#[test]
+fn a_log_is_replayed_in_its_own_time() {
+    let log = b"0.00 a\n0.02 a\n3600 b\n";
+    let ran = replay("-", &["--speed-up", "2", "--longest-pause", "50ms"], log);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("within 1 h."), "{}", ran.out);
+    assert!(ran.out.contains("2 times as fast"), "{}", ran.out);
+    assert!(ran.out.contains("Pauses cut to 50 ms: 1."), "{}", ran.out);
+    assert!(ran.out.contains("behind the log, max"), "{}", ran.out);
+}
+
+#[test]
+fn reading_ends_after_the_first_requests_asked_for() {
+    let ran = replay("-", &["--first", "2"], b"0 a\n1 b\n2 c\n");
+    assert!(ran.out.contains("2 requests for 2 keys"), "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn an_empty_log_is_a_clear_error() {
+    let scratch = Scratch::new("empty");
+    assert_refused(&replay(scratch.file("access.log", ""), &[], b""), "access.log is empty");
+    let log = scratch.file("access.log.gz", compressed(b""));
+    assert_refused(&replay(log, &[], b""), "access.log.gz is empty");
+    assert_refused(&replay("-", &[], b"\n\n"), "standard input is empty");
+}
+
+#[test]
+fn a_missing_log_is_a_clear_error() {
+    let scratch = Scratch::new("missing");
+    let ran = replay(scratch.0.join("no-such.log"), &[], b"");
+    assert_refused(&ran, "cannot read");
+    assert!(ran.err.contains("no-such.log"), "{}", ran.err);
+}
+
+#[test]
+fn a_directory_is_no_log() {
+    let scratch = Scratch::new("directory");
+    assert_refused(&replay(&scratch.0, &[], b""), "cannot read");
+}
+
+#[test]
+fn a_log_of_bad_lines_alone_is_a_clear_error() {
+    let noise: Vec<u8> =
+        (0..200_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let scratch = Scratch::new("garbage");
+    let ran = replay(scratch.file("access.log", [b"\n?".to_vec(), noise].concat()), &[], b"");
+    assert_refused(&ran, "holds nothing to replay; bad lines: ");
+    assert!(ran.err.contains("the first, line 2: "), "{}", ran.err);
+}
+
+#[test]
+fn a_line_of_megabytes_is_one_bad_line() {
+    let log = [vec![b'7'; 5 << 20], b"\n1 a\n".to_vec()].concat();
+    let ran = replay("-", &[], &log);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    let bad = "Bad lines skipped: 1. The first, line 1: longer than 65,536 bytes.";
+    assert!(ran.out.contains(bad), "{}", ran.out);
+}
+
+#[test]
+fn a_log_of_writes_alone_is_a_clear_error() {
+    let write = br#"h - - [17/May/2015:10:05:04 +0000] "POST / HTTP/1.1" 200 12"#;
+    assert_refused(&replay("-", &[], write), "no request is a GET or a HEAD");
+}
+
+#[test]
+fn a_compressed_log_that_is_cut_off_is_a_clear_error() {
+    let mut log = compressed(LOG.repeat(200).as_bytes());
+    log.truncate(log.len() - 20);
+    let scratch = Scratch::new("cut");
+    let ran = replay(scratch.file("access.log.gz", log), &[], b"");
+    assert_refused(&ran, "the compressed file is cut off");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_with_the_reason() {
+    for (arguments, reason) in [
+        (&["--threads", "0"][..], "--threads"),
+        (&["--load", "50"], "the unit is one of"),
+        (&["replay"], "<FILE>"),
+        (&["replay", "-", "--speed-up", "-1"], "--speed-up"),
+        (&["replay", "-", "--speed-up", "fast"], "or max"),
+        (&["--rounds", "2", "replay", "-"], "--rounds"),
+    ] {
+        let ran = storm(arguments);
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(reason), "{arguments:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_failure() {
+    let mut herd = Command::new(binary());
+    herd.args(["--threads", "2", "--load", "200ms"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = herd.spawn().expect("the example starts");
+    drop(running.stdout.take());
+    let ended = running.wait_with_output().expect("the example ends");
+    assert!(ended.status.success());
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+}
+
+#[test]
+fn a_real_log_is_replayed() {
+    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces/access.log.gz");
+    if !log.exists() {
+        eprintln!("SKIPPED: there is no {}", log.display());
+        return;
+    }
+    let ran = replay(log, &["--threads", "64"], b"");
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("9,994 requests for 1,496 keys"), "{}", ran.out);
+    assert!(!ran.out.contains("Bad lines"), "{}", ran.out);
+    let loads = row(&ran, "loads");
+    assert_eq!(loads[0], 9_994);
+    assert!(loads[1] <= loads[0]);
+}
