@@ -42,6 +42,9 @@ pub struct Lead<'g, K, V, E> {
     flight: Arc<Flight<V, E>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     over: bool,
+    /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
+    /// the landing.
+    retired: Option<K>,
     /// The thread that got the guard is the thread that drives the flight.
     _stays_here: PhantomData<*const ()>,
 }
@@ -49,7 +52,7 @@ pub struct Lead<'g, K, V, E> {
 impl<'g, K, V, E> Lead<'g, K, V, E> {
     pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Arc<Flight<V, E>>) -> Self {
         waits::begin_driving();
-        Lead { group, hash, flight, over: false, _stays_here: PhantomData }
+        Lead { group, hash, flight, over: false, retired: None, _stays_here: PhantomData }
     }
 
     /// Calls `loader` on this thread and lands the flight with what becomes of it.
@@ -154,7 +157,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// anyone: once the flight is not boarded nobody can reach it who does not hold it already.
     fn finish(&mut self, outcome: Outcome<V, E>) -> Option<Outcome<V, E>> {
         self.over = true;
-        self.group.registry.retire(self.hash, &self.flight, || ());
+        self.retired = self.group.registry.retire(self.hash, &self.flight, || ());
         if Arc::get_mut(&mut self.flight).is_some() {
             return Some(outcome);
         }
