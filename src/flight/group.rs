@@ -372,7 +372,8 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// Forgets the flight of `key`, if there is one: the next caller leads a new flight. Returns
     /// whether there was one.
     ///
-    /// Those who are in the forgotten flight stay in it and get its outcome.
+    /// Those who are in the forgotten flight stay in it and get its outcome. If it is given up
+    /// without one they join the new flight.
     ///
     /// # Example
     ///
@@ -502,7 +503,8 @@ impl<K, V, E> GroupBuilder<K, V, E> {
     ///
     /// The next caller of an overdue key leads a new flight, which takes the old one's place. The
     /// followers of the old flight stay with it until it lands or their deadlines pass. So of one
-    /// key two loaders can run at once, of which one has hung for this long.
+    /// key two loaders can run at once, of which one has hung for this long. Should the old one be
+    /// given up after all, its followers join the new one.
     ///
     /// Costs each leader a reading of the clock.
     pub fn max_flight_age(mut self, age: Duration) -> Self {

@@ -166,10 +166,12 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     }
 
     /// Lets a follower lead the flight in this caller's place. If there is none the flight ends:
-    /// whoever comes to it in this very moment is sent back to the registry.
+    /// whoever comes to it in this very moment is sent back to the registry. So are the followers
+    /// of a flight that was forgotten or replaced: a successor would load beside whoever leads
+    /// the key by now.
     pub(super) fn hand_over(&mut self) {
         self.over = true;
-        if !self.flight.hand_over() {
+        if !self.group.registry.holds(self.hash, &self.flight) || !self.flight.hand_over() {
             self.finish(Outcome::Disbanded);
         }
     }

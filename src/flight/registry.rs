@@ -105,6 +105,11 @@ impl<K, V, E> Registry<K, V, E> {
         retired.map(|retired| retired.key)
     }
 
+    /// Whether `flight` is the one boarded.
+    pub(super) fn holds(&self, hash: u64, flight: &Arc<Flight<V, E>>) -> bool {
+        self.shard(hash).find(hash, |boarded| Arc::ptr_eq(&boarded.flight, flight)).is_some()
+    }
+
     /// Takes out whatever flight is boarded under `key`.
     pub(super) fn forget(&self, hash: u64, key: &K) -> bool
     where
