@@ -499,7 +499,8 @@ impl<K, V, E> GroupBuilder<K, V, E> {
         self
     }
 
-    /// How long a flight may be up before it is *overdue*. Defaults to as long as it takes.
+    /// How long a flight may be up before it is *overdue*. Defaults to as long as it takes. A
+    /// flight that is handed over begins anew.
     ///
     /// The next caller of an overdue key leads a new flight, which takes the old one's place. The
     /// followers of the old flight stay with it until it lands or their deadlines pass. So of one

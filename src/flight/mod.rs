@@ -82,10 +82,15 @@ impl<V, E> Flight<V, E> {
         Flight { outcome: OnceCell::new(), seats: Mutex::new(Seats::new()), boarded }
     }
 
-    /// Whether it has been up for longer than it should, and on another thread than this one.
+    /// Whether its load takes longer than it should, and on another thread than this one.
     fn is_overdue(&self, max_age: Duration) -> bool {
-        let overdue = self.boarded.is_some_and(|boarded| boarded.elapsed() >= max_age);
-        overdue && !self.seats.lock().driven_here()
+        let overdue = |since: Instant| since.elapsed() >= max_age;
+        if !self.boarded.is_some_and(overdue) {
+            return false;
+        }
+        // Only now the gate: few flights get so old.
+        let seats = self.seats.lock();
+        !seats.driven_here() && seats.handed_over().is_none_or(overdue)
     }
 
     /// Lands the flight and calls the first of its followers. The flight must not be boarded any
