@@ -151,11 +151,12 @@ impl<V, E> Flight<V, E> {
         if seats.driven_here() {
             return Err(Error::WouldDeadlock);
         }
-        if seats.taken() >= wait.max_per_key {
-            return Err(Error::Overloaded { cap: Cap::PerKey, limit: wait.max_per_key });
-        }
+        // Before the caps: who does not wait takes no seat.
         if wait.deadline.instant() <= started && started.is_some() {
             return Err(Error::TimedOut { waited: Duration::ZERO });
+        }
+        if seats.taken() >= wait.max_per_key {
+            return Err(Error::Overloaded { cap: Cap::PerKey, limit: wait.max_per_key });
         }
         let parked = Parked::count(wait)?;
         let seat = Arc::new(Seat::new(wait.deadline));
