@@ -405,11 +405,14 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
 
     fn join_by(&self, key: &K, deadline: Deadline) -> Result<Join<'_, K, V, E>, Error<E>> {
         let hash = self.registry.hash(key);
+        let mut started = None;
         loop {
             match self.registry.board(hash, key, self.settings.max_flight_age) {
                 Role::Lead(flight) => return Ok(Join::Lead(Lead::new(self, hash, flight))),
                 Role::Follow(flight) => {
-                    if let Some(join) = self.follow(hash, flight, deadline)? {
+                    // Once, so that a caller that asks anew is told all of its waiting.
+                    started = started.or_else(|| deadline.instant().map(|_| Instant::now()));
+                    if let Some(join) = self.follow(hash, flight, deadline, started)? {
                         return Ok(join);
                     }
                 }
@@ -423,9 +426,11 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         hash: u64,
         flight: Arc<Flight<V, E>>,
         deadline: Deadline,
+        started: Option<Instant>,
     ) -> Result<Option<Join<'_, K, V, E>>, Error<E>> {
         let wait = Wait {
             deadline,
+            started,
             max_per_key: self.settings.max_followers_per_key,
             max_in_all: self.settings.max_followers,
             parked: &self.parked,

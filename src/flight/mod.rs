@@ -60,6 +60,8 @@ struct Flight<V, E> {
 /// Who may wait, and for how long.
 struct Wait<'a> {
     deadline: Deadline,
+    /// When the caller began to wait, if it does not wait for ever.
+    started: Option<Instant>,
     max_per_key: usize,
     max_in_all: usize,
     /// Followers in their seats, over all flights of the group.
@@ -141,7 +143,6 @@ impl<V, E> Flight<V, E> {
     /// [`Error::WouldDeadlock`], [`Error::Overloaded`] at once; [`Error::TimedOut`] when the
     /// deadline fires first. An outcome that is there is returned even then.
     fn follow(&self, wait: &Wait<'_>) -> Result<Followed<'_, V, E>, Error<E>> {
-        let started = wait.deadline.instant().map(|_| Instant::now());
         let mut seats = self.seats.lock();
         // Under the gate, or the landing may fall between the look and the seat (seeded bug:
         // `look_before_the_gate`).
@@ -152,7 +153,7 @@ impl<V, E> Flight<V, E> {
             return Err(Error::WouldDeadlock);
         }
         // Before the caps: who does not wait takes no seat.
-        if wait.deadline.instant() <= started && started.is_some() {
+        if wait.started.is_some() && wait.deadline.instant() <= wait.started {
             return Err(Error::TimedOut { waited: Duration::ZERO });
         }
         if seats.taken() >= wait.max_per_key {
@@ -168,7 +169,7 @@ impl<V, E> Flight<V, E> {
         match call {
             Call::Lead => Ok(Followed::Promoted),
             Call::Landed => Ok(Followed::Landed(self.leave_landed())),
-            Call::None => self.leave_late(row, &seat, started),
+            Call::None => self.leave_late(row, &seat, wait.started),
         }
     }
 
