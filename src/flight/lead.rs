@@ -22,6 +22,15 @@ use super::{FailurePolicy, Flight, Group, Outcome, waits};
 /// loading what, and refuses waits that could never end. A guard that is leaked with
 /// [`mem::forget`](std::mem::forget) leaves its flight up for ever.
 ///
+/// ```compile_fail,E0277
+/// # use onefill::{Deadline, Group, Join};
+/// # let group: Group<u64, u64, String> = Group::new();
+/// # let Ok(Join::Lead(lead)) = group.join(&1, Deadline::NEVER) else { unreachable!() };
+/// std::thread::scope(|s| {
+///     s.spawn(move || lead.land(Ok(1)));
+/// });
+/// ```
+///
 /// # Example
 ///
 /// ```
