@@ -372,7 +372,8 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// Forgets the flight of `key`, if there is one: the next caller leads a new flight. Returns
     /// whether there was one.
     ///
-    /// Those who are in the forgotten flight stay in it and get its outcome.
+    /// Those who are in the forgotten flight stay in it and get its outcome. If it is given up
+    /// without one they join the new flight.
     ///
     /// # Example
     ///
@@ -404,11 +405,14 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
 
     fn join_by(&self, key: &K, deadline: Deadline) -> Result<Join<'_, K, V, E>, Error<E>> {
         let hash = self.registry.hash(key);
+        let mut started = None;
         loop {
             match self.registry.board(hash, key, self.settings.max_flight_age) {
                 Role::Lead(flight) => return Ok(Join::Lead(Lead::new(self, hash, flight))),
                 Role::Follow(flight) => {
-                    if let Some(join) = self.follow(hash, flight, deadline)? {
+                    // Once, so that a caller that asks anew is told all of its waiting.
+                    started = started.or_else(|| deadline.instant().map(|_| Instant::now()));
+                    if let Some(join) = self.follow(hash, flight, deadline, started)? {
                         return Ok(join);
                     }
                 }
@@ -422,9 +426,11 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         hash: u64,
         flight: Arc<Flight<V, E>>,
         deadline: Deadline,
+        started: Option<Instant>,
     ) -> Result<Option<Join<'_, K, V, E>>, Error<E>> {
         let wait = Wait {
             deadline,
+            started,
             max_per_key: self.settings.max_followers_per_key,
             max_in_all: self.settings.max_followers,
             parked: &self.parked,
@@ -498,11 +504,13 @@ impl<K, V, E> GroupBuilder<K, V, E> {
         self
     }
 
-    /// How long a flight may be up before it is *overdue*. Defaults to as long as it takes.
+    /// How long a flight may be up before it is *overdue*. Defaults to as long as it takes. A
+    /// flight that is handed over begins anew.
     ///
     /// The next caller of an overdue key leads a new flight, which takes the old one's place. The
     /// followers of the old flight stay with it until it lands or their deadlines pass. So of one
-    /// key two loaders can run at once, of which one has hung for this long.
+    /// key two loaders can run at once, of which one has hung for this long. Should the old one be
+    /// given up after all, its followers join the new one.
     ///
     /// Costs each leader a reading of the clock.
     pub fn max_flight_age(mut self, age: Duration) -> Self {

@@ -22,6 +22,15 @@ use super::{FailurePolicy, Flight, Group, Outcome, waits};
 /// loading what, and refuses waits that could never end. A guard that is leaked with
 /// [`mem::forget`](std::mem::forget) leaves its flight up for ever.
 ///
+/// ```compile_fail,E0277
+/// # use onefill::{Deadline, Group, Join};
+/// # let group: Group<u64, u64, String> = Group::new();
+/// # let Ok(Join::Lead(lead)) = group.join(&1, Deadline::NEVER) else { unreachable!() };
+/// std::thread::scope(|s| {
+///     s.spawn(move || lead.land(Ok(1)));
+/// });
+/// ```
+///
 /// # Example
 ///
 /// ```
@@ -42,6 +51,9 @@ pub struct Lead<'g, K, V, E> {
     flight: Arc<Flight<V, E>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     over: bool,
+    /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
+    /// the landing.
+    retired: Option<K>,
     /// The thread that got the guard is the thread that drives the flight.
     _stays_here: PhantomData<*const ()>,
 }
@@ -49,7 +61,7 @@ pub struct Lead<'g, K, V, E> {
 impl<'g, K, V, E> Lead<'g, K, V, E> {
     pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Arc<Flight<V, E>>) -> Self {
         waits::begin_driving();
-        Lead { group, hash, flight, over: false, _stays_here: PhantomData }
+        Lead { group, hash, flight, over: false, retired: None, _stays_here: PhantomData }
     }
 
     /// Calls `loader` on this thread and lands the flight with what becomes of it.
@@ -154,7 +166,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// anyone: once the flight is not boarded nobody can reach it who does not hold it already.
     fn finish(&mut self, outcome: Outcome<V, E>) -> Option<Outcome<V, E>> {
         self.over = true;
-        self.group.registry.retire(self.hash, &self.flight, || ());
+        self.retired = self.group.registry.retire(self.hash, &self.flight, || ());
         if Arc::get_mut(&mut self.flight).is_some() {
             return Some(outcome);
         }
@@ -163,10 +175,12 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     }
 
     /// Lets a follower lead the flight in this caller's place. If there is none the flight ends:
-    /// whoever comes to it in this very moment is sent back to the registry.
+    /// whoever comes to it in this very moment is sent back to the registry. So are the followers
+    /// of a flight that was forgotten or replaced: a successor would load beside whoever leads
+    /// the key by now.
     pub(super) fn hand_over(&mut self) {
         self.over = true;
-        if !self.flight.hand_over() {
+        if !self.group.registry.holds(self.hash, &self.flight) || !self.flight.hand_over() {
             self.finish(Outcome::Disbanded);
         }
     }

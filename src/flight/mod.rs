@@ -60,6 +60,8 @@ struct Flight<V, E> {
 /// Who may wait, and for how long.
 struct Wait<'a> {
     deadline: Deadline,
+    /// When the caller began to wait, if it does not wait for ever.
+    started: Option<Instant>,
     max_per_key: usize,
     max_in_all: usize,
     /// Followers in their seats, over all flights of the group.
@@ -82,10 +84,15 @@ impl<V, E> Flight<V, E> {
         Flight { outcome: OnceCell::new(), seats: Mutex::new(Seats::new()), boarded }
     }
 
-    /// Whether it has been up for longer than it should, and on another thread than this one.
+    /// Whether its load takes longer than it should, and on another thread than this one.
     fn is_overdue(&self, max_age: Duration) -> bool {
-        let overdue = self.boarded.is_some_and(|boarded| boarded.elapsed() >= max_age);
-        overdue && !self.seats.lock().driven_here()
+        let overdue = |since: Instant| since.elapsed() >= max_age;
+        if !self.boarded.is_some_and(overdue) {
+            return false;
+        }
+        // Only now the gate: few flights get so old.
+        let seats = self.seats.lock();
+        !seats.driven_here() && seats.handed_over().is_none_or(overdue)
     }
 
     /// Lands the flight and calls the first of its followers. The flight must not be boarded any
@@ -136,7 +143,6 @@ impl<V, E> Flight<V, E> {
     /// [`Error::WouldDeadlock`], [`Error::Overloaded`] at once; [`Error::TimedOut`] when the
     /// deadline fires first. An outcome that is there is returned even then.
     fn follow(&self, wait: &Wait<'_>) -> Result<Followed<'_, V, E>, Error<E>> {
-        let started = wait.deadline.instant().map(|_| Instant::now());
         let mut seats = self.seats.lock();
         // Under the gate, or the landing may fall between the look and the seat (seeded bug:
         // `look_before_the_gate`).
@@ -146,11 +152,12 @@ impl<V, E> Flight<V, E> {
         if seats.driven_here() {
             return Err(Error::WouldDeadlock);
         }
+        // Before the caps: who does not wait takes no seat.
+        if wait.started.is_some() && wait.deadline.instant() <= wait.started {
+            return Err(Error::TimedOut { waited: Duration::ZERO });
+        }
         if seats.taken() >= wait.max_per_key {
             return Err(Error::Overloaded { cap: Cap::PerKey, limit: wait.max_per_key });
-        }
-        if wait.deadline.instant() <= started && started.is_some() {
-            return Err(Error::TimedOut { waited: Duration::ZERO });
         }
         let parked = Parked::count(wait)?;
         let seat = Arc::new(Seat::new(wait.deadline));
@@ -162,7 +169,7 @@ impl<V, E> Flight<V, E> {
         match call {
             Call::Lead => Ok(Followed::Promoted),
             Call::Landed => Ok(Followed::Landed(self.leave_landed())),
-            Call::None => self.leave_late(row, &seat, started),
+            Call::None => self.leave_late(row, &seat, wait.started),
         }
     }
 

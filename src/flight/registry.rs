@@ -84,7 +84,17 @@ impl<K, V, E> Registry<K, V, E> {
     /// Takes `flight` out, if it is still the one boarded: it may have been forgotten, or
     /// replaced when it was overdue, and then the entry is its successor's. Whatever `store` does
     /// is done under the same lock, so no flight that is not boarded stores anything.
-    pub(super) fn retire(&self, hash: u64, flight: &Arc<Flight<V, E>>, store: impl FnOnce()) {
+    ///
+    /// The key is given back, to be dropped once the flight has landed: its Drop is the user's.
+    /// Not under the lock, and, as it may panic or take its time, not before the followers have
+    /// been called.
+    #[must_use = "the key is to outlive the landing"]
+    pub(super) fn retire(
+        &self,
+        hash: u64,
+        flight: &Arc<Flight<V, E>>,
+        store: impl FnOnce(),
+    ) -> Option<K> {
         let mut shard = self.shard(hash);
         let boarded = shard.find_entry(hash, |boarded| Arc::ptr_eq(&boarded.flight, flight));
         let retired = boarded.ok().map(|boarded| {
@@ -92,9 +102,12 @@ impl<K, V, E> Registry<K, V, E> {
             boarded.remove().0
         });
         give_room_back(&mut shard);
-        // The key's Drop is the user's: not under the lock.
-        drop(shard);
-        drop(retired);
+        retired.map(|retired| retired.key)
+    }
+
+    /// Whether `flight` is the one boarded.
+    pub(super) fn holds(&self, hash: u64, flight: &Arc<Flight<V, E>>) -> bool {
+        self.shard(hash).find(hash, |boarded| Arc::ptr_eq(&boarded.flight, flight)).is_some()
     }
 
     /// Takes out whatever flight is boarded under `key`.

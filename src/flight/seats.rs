@@ -1,5 +1,7 @@
 //! Where followers wait: a [`Seat`] each, and the [`Seats`] of a flight.
 
+use std::time::Instant;
+
 use crate::deadline::Deadline;
 use crate::sync::{Arc, Condvar, Mutex};
 
@@ -68,6 +70,8 @@ impl Seat {
 pub(super) struct Seats {
     /// Who will land the flight.
     driver: ThreadNo,
+    /// When it became so, if it was not the first.
+    handed_over: Option<Instant>,
     /// A sitter keeps its row until it leaves; rows of those who left are used again.
     rows: Vec<Option<Arc<Seat>>>,
     vacant: Vec<usize>,
@@ -77,12 +81,23 @@ pub(super) struct Seats {
 
 impl Seats {
     pub(super) fn new() -> Seats {
-        Seats { driver: waits::this_thread(), rows: Vec::new(), vacant: Vec::new(), edges: 0 }
+        Seats {
+            driver: waits::this_thread(),
+            handed_over: None,
+            rows: Vec::new(),
+            vacant: Vec::new(),
+            edges: 0,
+        }
     }
 
     /// Whether the calling thread is the one that will land this flight.
     pub(super) fn driven_here(&self) -> bool {
         self.driver == waits::this_thread()
+    }
+
+    /// When the load that was begun last was begun, if it was not the first.
+    pub(super) fn handed_over(&self) -> Option<Instant> {
+        self.handed_over
     }
 
     pub(super) fn taken(&self) -> usize {
@@ -129,6 +144,7 @@ impl Seats {
         self.vacant.push(row);
         self.unseated(&seat);
         self.driver = seat.sitter;
+        self.handed_over = Some(Instant::now());
         if self.edges > 0 {
             waits::redraw(sitters_with_edges(&self.rows), self.driver);
         }
