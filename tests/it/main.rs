@@ -1,1 +1,3 @@
 //! What onefill promises, one test a claim.
+
+mod allocations;
