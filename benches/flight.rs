@@ -32,7 +32,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use onefill::Group;
@@ -319,18 +319,21 @@ fn herd<const THREADS: usize>(report: &Report, time: Duration) -> Vec<Ratio> {
     ];
     let herd = Herd::new(THREADS);
     let rounds: Vec<[Left; 6]> = thread::scope(|scope| {
-        let followers: Vec<_> = (1..THREADS)
-            .map(|_| {
+        let members: Vec<_> = (0..THREADS)
+            .map(|member| {
+                let (herd, contenders) = (&herd, &contenders);
                 thread::Builder::new()
                     .stack_size(256 * 1024)
-                    .spawn_scoped(scope, || herd.follow(&contenders))
+                    .spawn_scoped(scope, move || match member {
+                        0 => herd.lead(contenders),
+                        _ => herd.follow(contenders),
+                    })
                     .expect("as many threads as the herd has members")
             })
             .collect();
-        let wake = || followers.iter().for_each(|follower| follower.thread().unpark());
-        let rounds = report
-            .rounds(time, || array::from_fn(|contender| herd.lead(contenders[contender], wake)));
-        herd.end(wake);
+        let threads: Vec<&Thread> = members.iter().map(|member| member.thread()).collect();
+        let rounds = report.rounds(time, || array::from_fn(|_| herd.turn(&threads)));
+        herd.end(&threads);
         rounds
     });
 
@@ -367,14 +370,26 @@ struct Left {
 
 /// What the members of a herd share. The threads are the same in all rounds; between two they
 /// are parked, which is the least a thread can do.
+///
+/// The thread that counts the rounds is none of them. It wakes the others, and a leader that had
+/// done so would have used up its share of the processor: the scheduler would put it behind the
+/// herd, which no leader is who comes from waiting for a database.
 struct Herd {
-    followers: usize,
+    members: usize,
     epoch: Instant,
-    /// Counts the turns of all contenders; it is the key, too. The contender follows from it.
-    turn: AtomicUsize,
+    /// The turns of all contenders are counted; the count is the key, and from it follows the
+    /// contender. So far have they come who lead, ...
+    leading: AtomicUsize,
+    /// ... and who follow, a moment later: when the leader is in its loader, ...
+    following: AtomicUsize,
+    /// ... and the loader, which ends when all the others wait for it.
+    loaded: AtomicUsize,
     let_go: AtomicUsize,
     done: AtomicUsize,
-    /// When the last of them had the value, in nanoseconds from the epoch.
+    /// All in nanoseconds from the epoch: when the loader ended, when the leader had the value,
+    /// and when the last of the others had it.
+    began: AtomicU64,
+    leader: AtomicU64,
     last: AtomicU64,
 }
 
@@ -383,11 +398,15 @@ const OVER: usize = usize::MAX;
 impl Herd {
     fn new(members: usize) -> Herd {
         Herd {
-            followers: members - 1,
+            members,
             epoch: Instant::now(),
-            turn: AtomicUsize::new(0),
+            leading: AtomicUsize::new(0),
+            following: AtomicUsize::new(0),
+            loaded: AtomicUsize::new(0),
             let_go: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
+            began: AtomicU64::new(0),
+            leader: AtomicU64::new(0),
             last: AtomicU64::new(0),
         }
     }
@@ -396,52 +415,78 @@ impl Herd {
         self.epoch.elapsed().as_nanos() as u64
     }
 
+    /// One turn, from outside. The first of the threads leads.
+    fn turn(&self, threads: &[&Thread]) -> Left {
+        let turn = self.leading.load(Ordering::Relaxed) + 1;
+        self.let_go.store(0, Ordering::Relaxed);
+        self.done.store(0, Ordering::Relaxed);
+        self.last.store(0, Ordering::Relaxed);
+
+        self.leading.store(turn, Ordering::Release);
+        threads[0].unpark();
+        wait_for(&self.let_go, 1);
+        self.following.store(turn, Ordering::Release);
+        threads[1..].iter().for_each(|follower| follower.unpark());
+        wait_for(&self.let_go, self.members);
+        // The peers do not tell how many wait. By now all of them have been running, and were a
+        // few microseconds from their places: this is long enough to get there.
+        thread::sleep(Duration::from_millis(5) + Duration::from_micros(15) * self.members as u32);
+        self.loaded.store(turn, Ordering::Release);
+        threads[0].unpark();
+        wait_for(&self.done, self.members);
+
+        let since_loaded = |at: &AtomicU64| {
+            (at.load(Ordering::Relaxed) - self.began.load(Ordering::Relaxed)) as f64 / 1_000.0
+        };
+        let leader = since_loaded(&self.leader);
+        Left { last: leader.max(since_loaded(&self.last)), leader }
+    }
+
+    fn end(&self, threads: &[&Thread]) {
+        self.leading.store(OVER, Ordering::Release);
+        self.following.store(OVER, Ordering::Release);
+        threads.iter().for_each(|thread| thread.unpark());
+    }
+
+    fn lead(&self, contenders: &[&dyn Contender]) {
+        self.each_turn(&self.leading, contenders, |turn, contender| {
+            contender.call(turn as u64, &|| {
+                self.let_go.fetch_add(1, Ordering::Relaxed);
+                while self.loaded.load(Ordering::Acquire) != turn {
+                    thread::park();
+                }
+                self.began.store(self.now(), Ordering::Relaxed);
+                turn as u64
+            });
+            self.leader.store(self.now(), Ordering::Relaxed);
+        });
+    }
+
     fn follow(&self, contenders: &[&dyn Contender]) {
+        self.each_turn(&self.following, contenders, |turn, contender| {
+            self.let_go.fetch_add(1, Ordering::Relaxed);
+            contender.call(turn as u64, &|| unreachable!("the key is being loaded"));
+            self.last.fetch_max(self.now(), Ordering::Relaxed);
+        });
+    }
+
+    fn each_turn(
+        &self,
+        come: &AtomicUsize,
+        contenders: &[&dyn Contender],
+        take: impl Fn(usize, &dyn Contender),
+    ) {
         for turn in 1.. {
             loop {
-                match self.turn.load(Ordering::Acquire) {
+                match come.load(Ordering::Acquire) {
                     OVER => return,
                     now if now == turn => break,
                     _ => thread::park(),
                 }
             }
-            self.let_go.fetch_add(1, Ordering::Relaxed);
-            let contender = contenders[(turn - 1) % contenders.len()];
-            contender.call(turn as u64, &|| unreachable!("the key is being loaded"));
-            self.last.fetch_max(self.now(), Ordering::Relaxed);
+            take(turn, contenders[(turn - 1) % contenders.len()]);
             self.done.fetch_add(1, Ordering::Release);
         }
-    }
-
-    fn lead(&self, contender: &dyn Contender, wake: impl Fn()) -> Left {
-        let turn = self.turn.load(Ordering::Relaxed) + 1;
-        self.let_go.store(0, Ordering::Relaxed);
-        self.done.store(0, Ordering::Relaxed);
-        self.last.store(0, Ordering::Relaxed);
-
-        let loaded = AtomicU64::new(0);
-        contender.call(turn as u64, &|| {
-            self.turn.store(turn, Ordering::Release);
-            wake();
-            wait_for(&self.let_go, self.followers);
-            // The peers do not tell how many wait. By now all followers have been running, and
-            // were a few microseconds from their places: this is long enough to get there.
-            thread::sleep(
-                Duration::from_millis(5) + Duration::from_micros(15) * self.followers as u32,
-            );
-            loaded.store(self.now(), Ordering::Relaxed);
-            turn as u64
-        });
-        let led = self.now();
-        wait_for(&self.done, self.followers);
-
-        let since = |at: u64| (at - loaded.load(Ordering::Relaxed)) as f64 / 1_000.0;
-        Left { last: since(self.last.load(Ordering::Relaxed)), leader: since(led) }
-    }
-
-    fn end(&self, wake: impl Fn()) {
-        self.turn.store(OVER, Ordering::Release);
-        wake();
     }
 }
 
