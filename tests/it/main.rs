@@ -1,5 +1,6 @@
 //! What onefill promises, one test a claim.
 
+mod allocations;
 mod bookkeeping;
 mod caps;
 mod deadlines;
