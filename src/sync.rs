@@ -50,11 +50,14 @@ mod real {
 /// The same names over [loom](https://docs.rs/loom), which runs a model once for each way its
 /// threads can interleave.
 ///
-/// **Deadlines.** loom has no clock, so a wait's end is decided by its deadline's *fate*. A
-/// deadline within the next hour fires: the wait gives its lock up, anything may happen, and it
-/// takes the lock back timed out. A deadline further off fires late: the lock comes back only
-/// after the scenario has called [`landed`]. A wait without a deadline must be notified, or the
-/// model reports a deadlock: no real timer papers over a lost wake-up.
+/// **Deadlines.** loom has no clock, so how a wait ends is decided by how far off its deadline is:
+///
+/// - within the next hour ([`SOON`]): it fires. The wait gives its lock up, anything may happen,
+///   and it takes the lock back timed out.
+/// - further off, or never: it does not fire. The wait must be notified, or the model reports a
+///   deadlock: no real timer papers over a lost wake-up.
+/// - further off than anybody's own ([`LATE`]): it fires late. The lock comes back, timed out, but
+///   not before the scenario has called [`landed`].
 ///
 /// Reference counts are the real [`Arc`]s: loom's own would multiply the schedules, and abort the
 /// process where a deadlock is to be reported. Leaks are found by a tracker in each cell instead.
@@ -83,13 +86,21 @@ mod model {
     }
     pub(crate) use global;
 
+    /// Deadlines no further off than this fire.
+    const SOON: Duration = Duration::from_secs(3600);
+
+    /// Deadlines further off than this fire after [`landed`].
+    pub(crate) const LATE: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
     loom::lazy_static! {
-        static ref LANDED: AtomicUsize = AtomicUsize::new(0);
+        static ref LANDED: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
     }
 
     /// Lets the waits whose deadline fires late go on.
+    #[allow(dead_code, reason = "for the scenarios, which the library is built without")]
     pub(crate) fn landed() {
-        LANDED.store(1, Ordering::SeqCst);
+        *LANDED.0.lock() = true;
+        LANDED.1.0.notify_all();
     }
 
     #[derive(Debug)]
@@ -152,10 +163,17 @@ mod model {
             guard: &mut MutexGuard<'_, T>,
             deadline: Instant,
         ) -> WaitTimeoutResult {
-            let late = deadline > Instant::now() + Duration::from_secs(3600);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left > SOON && left <= LATE {
+                self.wait(guard);
+                return WaitTimeoutResult(false);
+            }
             guard.held = None; // anything may happen here ...
-            while late && LANDED.load(Ordering::SeqCst) == 0 {
-                loom::thread::yield_now();
+            if left > LATE {
+                let mut landed = LANDED.0.lock();
+                while !*landed {
+                    LANDED.1.wait(&mut landed);
+                }
             }
             guard.held = Some(guard.lock.0.lock().unwrap()); // ... until the lock is ours again
             WaitTimeoutResult(true)
