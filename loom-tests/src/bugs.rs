@@ -153,7 +153,7 @@ pub const BUGS: &[Bug] = &[
                     let shard = self.shard(hash);
                     if let Some(boarded) = shard.find(hash, |boarded| boarded.key == *key) {
                         if !max_age.is_some_and(|max_age| boarded.flight.is_overdue(max_age)) {
-                            return Role::Follow(Arc::clone(&boarded.flight));
+                            return Role::Follow(Handle::clone(&boarded.flight));
                         }
                     }
                 }
@@ -162,8 +162,8 @@ pub const BUGS: &[Bug] = &[
             ),
             Edit(
                 REGISTRY,
-                "Role::Follow(Arc::clone(boarded)) }",
-                "*boarded = new(); Role::Lead(Arc::clone(boarded)) }",
+                "Role::Follow(Handle::clone(boarded)) }",
+                "*boarded = new(); Role::Lead(Handle::clone(boarded)) }",
             ),
         ],
         caught_by: &[("landing::every_follower_is_called", TWO_LOADS)],
@@ -171,7 +171,10 @@ pub const BUGS: &[Bug] = &[
     Bug {
         name: "never_retire",
         edits: &[Edit(LEAD, "self.group.registry.retire(self.hash, &self.flight, || ());", "")],
-        caught_by: &[("landing::a_failure_is_not_remembered", STILL_BOARDED)],
+        caught_by: &[
+            ("landing::every_follower_is_called", STILL_BOARDED),
+            ("landing::a_failure_is_not_remembered", REMEMBERED),
+        ],
     },
     Bug {
         name: "retire_after_landing",
@@ -191,24 +194,19 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "retire_without_ptr_eq",
-        edits: &[Edit(REGISTRY, "|boarded| Arc::ptr_eq(&boarded.flight, flight)", "|_| true")],
+        edits: &[Edit(REGISTRY, "|boarded| Handle::ptr_eq(&boarded.flight, flight)", "|_| true")],
         caught_by: &[
             ("registry::a_forgotten_flight_spares_its_successor", NOT_BOARDED),
             ("registry::an_overdue_flight_is_replaced", NOT_BOARDED),
         ],
     },
     Bug {
-        name: "unique_before_retiring",
-        edits: &[
-            Edit(
-                LEAD,
-                "self.group.registry.retire(self.hash, &self.flight, || ());",
-                "// One handle is the registry's.
-                 let unique = Arc::strong_count(&self.flight) <= 2;
-                 self.group.registry.retire(self.hash, &self.flight, || ());",
-            ),
-            Edit(LEAD, "Arc::get_mut(&mut self.flight).is_some()", "unique"),
-        ],
+        name: "only_the_seated_wait",
+        edits: &[Edit(
+            LEAD,
+            "Handle::get_mut(&mut self.flight).is_some()",
+            "self.flight.seats.lock().taken() == 0",
+        )],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
     Bug {
@@ -234,12 +232,12 @@ pub const BUGS: &[Bug] = &[
     Bug {
         name: "late_promotion_keeps_the_lead",
         edits: &[Edit(GROUP, "Lead::new(self, hash, flight).hand_over();", "")],
-        caught_by: &[("hand_over::a_late_promotion_passes_the_flight_on", DEADLOCK)],
+        caught_by: &[("hand_over::a_late_promotion_passes_the_flight_on", STILL_BOARDED)],
     },
     Bug {
         name: "late_ignores_the_promotion",
         edits: &[Edit(FLIGHT, "None if seated =>", "None if seated || true =>")],
-        caught_by: &[("hand_over::a_late_promotion_passes_the_flight_on", DEADLOCK)],
+        caught_by: &[("hand_over::a_late_promotion_passes_the_flight_on", STILL_BOARDED)],
     },
     Bug {
         name: "promoted_seat_stays_taken",
@@ -297,8 +295,9 @@ pub const BUGS: &[Bug] = &[
         edits: &[Edit(
             FLIGHT,
             "match wait.parked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below) {",
-            "let parked = wait.parked.load(Ordering::Relaxed);
-             match below(parked).map(|_| wait.parked.fetch_add(1, Ordering::Relaxed)).ok_or(()) {",
+            "let room = below(wait.parked.load(Ordering::Relaxed)).is_some();
+             let below = |parked: usize| room.then_some(parked + 1);
+             match wait.parked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below) {",
         )],
         caught_by: &[("caps::the_cap_in_all_holds", CAP_BROKEN)],
     },

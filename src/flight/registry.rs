@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use crate::sync::{Arc, KeyHasher, Mutex, MutexGuard, SHARDS};
+use crate::sync::{Handle, KeyHasher, Mutex, MutexGuard, SHARDS};
 
 use super::Flight;
 
@@ -28,13 +28,13 @@ type Table<K, V, E> = HashTable<Boarded<K, V, E>>;
 struct Boarded<K, V, E> {
     hash: u64,
     key: K,
-    flight: Arc<Flight<V, E>>,
+    flight: Handle<Flight<V, E>>,
 }
 
 /// What a caller became, with its flight.
 pub(super) enum Role<V, E> {
-    Lead(Arc<Flight<V, E>>),
-    Follow(Arc<Flight<V, E>>),
+    Lead(Handle<Flight<V, E>>),
+    Follow(Handle<Flight<V, E>>),
 }
 
 /// An emptied shard keeps room for this many flights and gives more than that back.
@@ -62,21 +62,21 @@ impl<K, V, E> Registry<K, V, E> {
     where
         K: Eq + Clone,
     {
-        let new = || Arc::new(Flight::new(max_age.map(|_| Instant::now())));
+        let new = || Handle::new(Flight::new(max_age.map(|_| Instant::now())));
         let mut shard = self.shard(hash);
         match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
             Entry::Vacant(place) => {
                 let flight = new();
-                place.insert(Boarded { hash, key: key.clone(), flight: Arc::clone(&flight) });
+                place.insert(Boarded { hash, key: key.clone(), flight: Handle::clone(&flight) });
                 Role::Lead(flight)
             }
             Entry::Occupied(mut boarded) => {
                 let boarded = &mut boarded.get_mut().flight;
                 if max_age.is_some_and(|max_age| boarded.is_overdue(max_age)) {
                     *boarded = new();
-                    return Role::Lead(Arc::clone(boarded));
+                    return Role::Lead(Handle::clone(boarded));
                 }
-                Role::Follow(Arc::clone(boarded))
+                Role::Follow(Handle::clone(boarded))
             }
         }
     }
@@ -84,9 +84,9 @@ impl<K, V, E> Registry<K, V, E> {
     /// Takes `flight` out, if it is still the one boarded: it may have been forgotten, or
     /// replaced when it was overdue, and then the entry is its successor's. Whatever `store` does
     /// is done under the same lock, so no flight that is not boarded stores anything.
-    pub(super) fn retire(&self, hash: u64, flight: &Arc<Flight<V, E>>, store: impl FnOnce()) {
+    pub(super) fn retire(&self, hash: u64, flight: &Handle<Flight<V, E>>, store: impl FnOnce()) {
         let mut shard = self.shard(hash);
-        let boarded = shard.find_entry(hash, |boarded| Arc::ptr_eq(&boarded.flight, flight));
+        let boarded = shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight));
         let retired = boarded.ok().map(|boarded| {
             store();
             boarded.remove().0

@@ -1,9 +1,8 @@
 //! A flight lands, with each of its ends, and everyone who waits learns of it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize as Plain;
-use std::sync::atomic::Ordering::SeqCst;
 
+use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use loom::thread;
 use loom_tests::model::{explore, fires, fires_late, landed};
 
@@ -113,8 +112,8 @@ fn lead(desk: &Desk) -> super::onefill::Lead<'_, u64, usize, usize> {
     }
 }
 
-/// A value whose first clone panics. Every other clone is one fewer.
-struct Fragile(Arc<Plain>);
+/// A value whose first clone panics.
+struct Fragile(Arc<AtomicUsize>);
 
 impl Clone for Fragile {
     fn clone(&self) -> Fragile {
@@ -134,7 +133,7 @@ pub fn a_panicking_clone_wedges_nothing() {
 
 fn a_panicking_clone_among(callers: usize) {
     let group: Arc<Group<u64, Fragile, ()>> = Arc::new(Group::new());
-    let clones = Arc::new(Plain::new(0));
+    let clones = Arc::new(AtomicUsize::new(0));
     let got = {
         let (group, clones) = (Arc::clone(&group), Arc::clone(&clones));
         together(callers, move |_| {

@@ -58,13 +58,13 @@ fn lead(desk: &Desk, key: u64) -> Lead<'_, u64, usize, usize> {
 
 pub fn a_landed_flight_closes_no_cycle() {
     const NAME: &str = "a_landed_flight_closes_no_cycle";
-    explore(NAME, 2, None, 1, || landed_among(1));
+    explore(NAME, 2, Some(5), 1, || landed_among(1));
     explore(NAME, 3, Some(3), 1, || landed_among(2));
 }
 
 /// `others` need [`KEY`] for keys of theirs. Once it has landed its leader, who has yet another to
 /// load, needs theirs.
-fn landed_among(others: usize) {
+pub fn landed_among(others: usize) {
     let desk = Arc::new(Desk::new());
     let (own, lead) = (lead(&desk, OWN), lead(&desk, KEY));
     let crew: Vec<_> = OTHERS[..others]
@@ -91,29 +91,32 @@ fn landed_among(others: usize) {
 }
 
 pub fn a_wait_that_timed_out_closes_no_cycle() {
-    const NAME: &str = "a_wait_that_timed_out_closes_no_cycle";
-    explore(NAME, 2, None, 1, || {
-        let desk = Arc::new(Desk::new());
-        let lead = lead(&desk, KEY);
-        let over = Arc::new(AtomicUsize::new(0));
-        let waiting = {
-            let (desk, over) = (Arc::clone(&desk), Arc::clone(&over));
-            thread::spawn(move || {
-                desk.run(&OWN, || {
-                    let needed = desk.run_deadline(&KEY, fires().instant().unwrap(), || Ok(1));
-                    over.store(1, SeqCst);
-                    needed.or(Ok(2))
-                })
+    explore("a_wait_that_timed_out_closes_no_cycle", 2, Some(5), 1, timed_out);
+}
+
+/// One caller needs [`KEY`] for a key of its own, until its deadline fires; then that key's leader
+/// needs the other.
+pub fn timed_out() {
+    let desk = Arc::new(Desk::new());
+    let lead = lead(&desk, KEY);
+    let over = Arc::new(AtomicUsize::new(0));
+    let waiting = {
+        let (desk, over) = (Arc::clone(&desk), Arc::clone(&over));
+        thread::spawn(move || {
+            desk.run(&OWN, || {
+                let needed = desk.run_deadline(&KEY, fires().instant().unwrap(), || Ok(1));
+                over.store(1, SeqCst);
+                needed.or(Ok(2))
             })
-        };
-        let was_over = over.load(SeqCst) == 1;
-        let needed = desk.run(&OWN, || Ok(3));
-        let refused = needed.is_err_and(|error| error.is_would_deadlock());
-        assert!(!(refused && was_over), "refused although no cycle would have closed");
-        assert_eq!(lead.land(Ok(1)).unwrap(), 1);
-        assert!(waiting.join().unwrap().is_ok());
-        settled(&desk);
-    });
+        })
+    };
+    let was_over = over.load(SeqCst) == 1;
+    let needed = desk.run(&OWN, || Ok(3));
+    let refused = needed.is_err_and(|error| error.is_would_deadlock());
+    assert!(!(refused && was_over), "refused although no cycle would have closed");
+    assert_eq!(lead.land(Ok(1)).unwrap(), 1);
+    assert!(waiting.join().unwrap().is_ok());
+    settled(&desk);
 }
 
 pub fn a_cycle_through_a_promoted_follower_is_found() {
