@@ -16,6 +16,7 @@ mod real {
     pub(crate) use once_cell::sync::OnceCell;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::Arc;
+    pub(crate) use std::sync::Arc as Handle;
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Hashes keys; seeded once per process, so that nobody outside can choose collisions.
@@ -50,21 +51,25 @@ mod real {
 /// The same names over [loom](https://docs.rs/loom), which runs a model once for each way its
 /// threads can interleave.
 ///
-/// **Deadlines.** loom has no clock, so a wait's end is decided by its deadline's *fate*. A
-/// deadline within the next hour fires: the wait gives its lock up, anything may happen, and it
-/// takes the lock back timed out. A deadline further off fires late: the lock comes back only
-/// after the scenario has called [`landed`]. A wait without a deadline must be notified, or the
-/// model reports a deadlock: no real timer papers over a lost wake-up.
+/// **Deadlines.** loom has no clock, so how a wait ends is decided by how far off its deadline is:
 ///
-/// Reference counts are the real [`Arc`]s: loom's own would multiply the schedules, and abort the
-/// process where a deadlock is to be reported. Leaks are found by a tracker in each cell instead.
+/// - within the next hour ([`SOON`]): it fires. The wait gives its lock up, anything may happen,
+///   and it takes the lock back timed out.
+/// - further off, or never: it does not fire. The wait must be notified, or the model reports a
+///   deadlock: no real timer papers over a lost wake-up.
+/// - further off than anybody's own ([`LATE`]): it fires late. The lock comes back, timed out, but
+///   not before the scenario has called [`landed`].
+///
+/// Reference counts are the real [`Arc`]s, which loom does not see: its own would multiply the
+/// schedules, and abort the process where a deadlock is to be reported. Where the code looks at a
+/// count it holds a [`Handle`]. Leaks are found by a tracker in each cell.
 #[cfg(loom)]
 mod model {
     use std::ops::{Deref, DerefMut};
     use std::time::{Duration, Instant};
 
     use loom::cell::UnsafeCell;
-    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
+    pub(crate) use loom::sync::atomic::Ordering;
     pub(crate) use loom::thread_local as local;
     pub(crate) use std::sync::Arc;
 
@@ -83,13 +88,21 @@ mod model {
     }
     pub(crate) use global;
 
+    /// Deadlines no further off than this fire.
+    const SOON: Duration = Duration::from_secs(3600);
+
+    /// Deadlines further off than this fire after [`landed`].
+    pub(crate) const LATE: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
     loom::lazy_static! {
-        static ref LANDED: AtomicUsize = AtomicUsize::new(0);
+        static ref LANDED: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
     }
 
     /// Lets the waits whose deadline fires late go on.
+    #[allow(dead_code, reason = "for the scenarios, which the library is built without")]
     pub(crate) fn landed() {
-        LANDED.store(1, Ordering::SeqCst);
+        *LANDED.0.lock() = true;
+        LANDED.1.0.notify_all();
     }
 
     #[derive(Debug)]
@@ -152,10 +165,17 @@ mod model {
             guard: &mut MutexGuard<'_, T>,
             deadline: Instant,
         ) -> WaitTimeoutResult {
-            let late = deadline > Instant::now() + Duration::from_secs(3600);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left > SOON && left <= LATE {
+                self.wait(guard);
+                return WaitTimeoutResult(false);
+            }
             guard.held = None; // anything may happen here ...
-            while late && LANDED.load(Ordering::SeqCst) == 0 {
-                loom::thread::yield_now();
+            if left > LATE {
+                let mut landed = LANDED.0.lock();
+                while !*landed {
+                    LANDED.1.wait(&mut landed);
+                }
             }
             guard.held = Some(guard.lock.0.lock().unwrap()); // ... until the lock is ours again
             WaitTimeoutResult(true)
@@ -167,21 +187,130 @@ mod model {
         }
     }
 
+    /// A count that orders nothing else: relaxed accesses only.
+    ///
+    /// loom tries a store ahead of the last access before it only. If that is a load of the same
+    /// thread's, as in its own `fetch_update`, the store is never tried ahead of anything. So every
+    /// access here is one read-modify-write to loom, and the value is kept beside it.
+    #[derive(Debug)]
+    pub(crate) struct AtomicUsize {
+        step: Step,
+        value: std::sync::atomic::AtomicUsize,
+    }
+
+    impl AtomicUsize {
+        pub(crate) fn new(value: usize) -> Self {
+            AtomicUsize { step: Step::new(), value: value.into() }
+        }
+
+        #[track_caller]
+        pub(crate) fn load(&self, order: Ordering) -> usize {
+            self.step.take(order);
+            self.value.load(order)
+        }
+
+        #[track_caller]
+        pub(crate) fn fetch_sub(&self, value: usize, order: Ordering) -> usize {
+            self.step.take(order);
+            self.value.fetch_sub(value, order)
+        }
+
+        #[track_caller]
+        pub(crate) fn fetch_update(
+            &self,
+            set_order: Ordering,
+            fetch_order: Ordering,
+            f: impl FnMut(usize) -> Option<usize>,
+        ) -> Result<usize, usize> {
+            self.step.take(set_order);
+            self.value.fetch_update(set_order, fetch_order, f)
+        }
+    }
+
+    /// Lets loom run any two threads that take a step here in either order.
+    #[derive(Debug)]
+    struct Step(loom::sync::atomic::AtomicUsize);
+
+    impl Step {
+        fn new() -> Step {
+            Step(loom::sync::atomic::AtomicUsize::new(0))
+        }
+
+        #[track_caller]
+        fn take(&self, order: Ordering) {
+            assert_eq!(order, Ordering::Relaxed, "the model of a count orders nothing");
+            self.0.fetch_add(1, order);
+        }
+    }
+
+    /// An `Arc` of which it is looked at whether it is the last.
+    #[derive(Debug)]
+    pub(crate) struct Handle<T> {
+        counted: Arc<Counted<T>>,
+        /// Nobody looks any more once one has looked, so nobody cares for when that one goes.
+        has_looked: bool,
+    }
+
+    #[derive(Debug)]
+    struct Counted<T> {
+        value: T,
+        /// Going, and looking who is left. The plain count beside it loom does not see.
+        step: Step,
+    }
+
+    impl<T> Handle<T> {
+        pub(crate) fn new(value: T) -> Self {
+            let counted = Arc::new(Counted { value, step: Step::new() });
+            Handle { counted, has_looked: false }
+        }
+
+        pub(crate) fn ptr_eq(this: &Self, other: &Self) -> bool {
+            Arc::ptr_eq(&this.counted, &other.counted)
+        }
+
+        #[track_caller]
+        pub(crate) fn get_mut(this: &mut Self) -> Option<&mut T> {
+            this.counted.step.take(Ordering::Relaxed);
+            this.has_looked = true;
+            Arc::get_mut(&mut this.counted).map(|counted| &mut counted.value)
+        }
+    }
+
+    impl<T> Clone for Handle<T> {
+        fn clone(&self) -> Self {
+            Handle { counted: Arc::clone(&self.counted), has_looked: false }
+        }
+    }
+
+    impl<T> Deref for Handle<T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            &self.counted.value
+        }
+    }
+
+    impl<T> Drop for Handle<T> {
+        fn drop(&mut self) {
+            // A model that fails is torn down outside of loom.
+            if !self.has_looked && !std::thread::panicking() {
+                self.counted.step.take(Ordering::Relaxed);
+            }
+        }
+    }
+
     /// `get` and `set` of once_cell's cell. loom checks that each read is ordered after the write.
+    ///
+    /// A read is a read-modify-write for the reason that a [count](AtomicUsize)'s is.
     #[derive(Debug)]
     pub(crate) struct OnceCell<T> {
-        state: AtomicUsize,
+        full: loom::sync::atomic::AtomicUsize,
         slot: UnsafeCell<Option<T>>,
         /// loom fails the model if this is never dropped: a leaked flight.
         _leak: loom::alloc::Track<()>,
     }
 
-    const EMPTY: usize = 0;
-    const WRITING: usize = 1;
-    const FULL: usize = 2;
-
-    // SAFETY: `slot` is written only by the one thread that moved `state` from EMPTY to WRITING,
-    // and read only after FULL was seen with acquire ordering; loom checks both.
+    // SAFETY: `slot` is written before `full` is, and read only after it was seen with acquire
+    // ordering. Two writers, which nothing here keeps apart, loom finds.
     unsafe impl<T: Send + Sync> Sync for OnceCell<T> {}
     // SAFETY: an owned cell is an owned `Option<T>`.
     unsafe impl<T: Send> Send for OnceCell<T> {}
@@ -189,7 +318,7 @@ mod model {
     impl<T> OnceCell<T> {
         pub(crate) fn new() -> Self {
             OnceCell {
-                state: AtomicUsize::new(EMPTY),
+                full: loom::sync::atomic::AtomicUsize::new(0),
                 slot: UnsafeCell::new(None),
                 _leak: loom::alloc::Track::new(()),
             }
@@ -197,23 +326,24 @@ mod model {
 
         #[track_caller]
         pub(crate) fn get(&self) -> Option<&T> {
-            if self.state.load(Ordering::Acquire) != FULL {
+            if self.full.fetch_add(0, Ordering::Acquire) == 0 {
                 return None;
             }
-            // SAFETY: FULL was seen, so nobody writes the slot any more.
+            // SAFETY: it is full, so nobody writes the slot any more.
             self.slot.with(|slot| unsafe { (*slot).as_ref() })
         }
 
         #[track_caller]
         pub(crate) fn set(&self, value: T) -> Result<(), T> {
-            let claim =
-                self.state.compare_exchange(EMPTY, WRITING, Ordering::AcqRel, Ordering::Acquire);
-            if claim.is_err() {
-                return Err(value);
-            }
-            // SAFETY: the claim above succeeds once, and readers wait for FULL.
-            self.slot.with_mut(|slot| unsafe { *slot = Some(value) });
-            self.state.store(FULL, Ordering::Release);
+            // SAFETY: a reader or another writer at the same time fails the model.
+            self.slot.with_mut(|slot| match unsafe { &mut *slot } {
+                Some(_) => Err(value),
+                empty => {
+                    *empty = Some(value);
+                    Ok(())
+                }
+            })?;
+            self.full.fetch_add(1, Ordering::Release);
             Ok(())
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::{Arc, AtomicUsize, Handle, Ordering};
 
 use super::lead::Lead;
 use super::registry::{Registry, Role};
@@ -424,7 +424,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     fn follow(
         &self,
         hash: u64,
-        flight: Arc<Flight<V, E>>,
+        flight: Handle<Flight<V, E>>,
         deadline: Deadline,
         started: Option<Instant>,
     ) -> Result<Option<Join<'_, K, V, E>>, Error<E>> {

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::error::Error;
-use crate::sync::Arc;
+use crate::sync::{Arc, Handle};
 
 use super::{FailurePolicy, Flight, Group, Outcome, waits};
 
@@ -48,7 +48,7 @@ use super::{FailurePolicy, Flight, Group, Outcome, waits};
 pub struct Lead<'g, K, V, E> {
     group: &'g Group<K, V, E>,
     hash: u64,
-    flight: Arc<Flight<V, E>>,
+    flight: Handle<Flight<V, E>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     over: bool,
     /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
@@ -59,7 +59,7 @@ pub struct Lead<'g, K, V, E> {
 }
 
 impl<'g, K, V, E> Lead<'g, K, V, E> {
-    pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Arc<Flight<V, E>>) -> Self {
+    pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Handle<Flight<V, E>>) -> Self {
         waits::begin_driving();
         Lead { group, hash, flight, over: false, retired: None, _stays_here: PhantomData }
     }
@@ -167,7 +167,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     fn finish(&mut self, outcome: Outcome<V, E>) -> Option<Outcome<V, E>> {
         self.over = true;
         self.retired = self.group.registry.retire(self.hash, &self.flight, || ());
-        if Arc::get_mut(&mut self.flight).is_some() {
+        if Handle::get_mut(&mut self.flight).is_some() {
             return Some(outcome);
         }
         self.flight.land(outcome);
@@ -180,7 +180,8 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// the key by now.
     pub(super) fn hand_over(&mut self) {
         self.over = true;
-        if !self.group.registry.holds(self.hash, &self.flight) || !self.flight.hand_over() {
+        let Lead { group, hash, flight, .. } = &*self;
+        if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) {
             self.finish(Outcome::Disbanded);
         }
     }

@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use crate::sync::{Arc, KeyHasher, Mutex, MutexGuard, SHARDS};
+use crate::sync::{Handle, KeyHasher, Mutex, MutexGuard, SHARDS};
 
 use super::Flight;
 
@@ -28,13 +28,13 @@ type Table<K, V, E> = HashTable<Boarded<K, V, E>>;
 struct Boarded<K, V, E> {
     hash: u64,
     key: K,
-    flight: Arc<Flight<V, E>>,
+    flight: Handle<Flight<V, E>>,
 }
 
 /// What a caller became, with its flight.
 pub(super) enum Role<V, E> {
-    Lead(Arc<Flight<V, E>>),
-    Follow(Arc<Flight<V, E>>),
+    Lead(Handle<Flight<V, E>>),
+    Follow(Handle<Flight<V, E>>),
 }
 
 /// An emptied shard keeps room for this many flights and gives more than that back.
@@ -62,21 +62,21 @@ impl<K, V, E> Registry<K, V, E> {
     where
         K: Eq + Clone,
     {
-        let new = || Arc::new(Flight::new(max_age.map(|_| Instant::now())));
+        let new = || Handle::new(Flight::new(max_age.map(|_| Instant::now())));
         let mut shard = self.shard(hash);
         match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
             Entry::Vacant(place) => {
                 let flight = new();
-                place.insert(Boarded { hash, key: key.clone(), flight: Arc::clone(&flight) });
+                place.insert(Boarded { hash, key: key.clone(), flight: Handle::clone(&flight) });
                 Role::Lead(flight)
             }
             Entry::Occupied(mut boarded) => {
                 let boarded = &mut boarded.get_mut().flight;
                 if max_age.is_some_and(|max_age| boarded.is_overdue(max_age)) {
                     *boarded = new();
-                    return Role::Lead(Arc::clone(boarded));
+                    return Role::Lead(Handle::clone(boarded));
                 }
-                Role::Follow(Arc::clone(boarded))
+                Role::Follow(Handle::clone(boarded))
             }
         }
     }
@@ -92,11 +92,11 @@ impl<K, V, E> Registry<K, V, E> {
     pub(super) fn retire(
         &self,
         hash: u64,
-        flight: &Arc<Flight<V, E>>,
+        flight: &Handle<Flight<V, E>>,
         store: impl FnOnce(),
     ) -> Option<K> {
         let mut shard = self.shard(hash);
-        let boarded = shard.find_entry(hash, |boarded| Arc::ptr_eq(&boarded.flight, flight));
+        let boarded = shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight));
         let retired = boarded.ok().map(|boarded| {
             store();
             boarded.remove().0
@@ -105,9 +105,15 @@ impl<K, V, E> Registry<K, V, E> {
         retired.map(|retired| retired.key)
     }
 
-    /// Whether `flight` is the one boarded.
-    pub(super) fn holds(&self, hash: u64, flight: &Arc<Flight<V, E>>) -> bool {
-        self.shard(hash).find(hash, |boarded| Arc::ptr_eq(&boarded.flight, flight)).is_some()
+    /// Calls `then` if `flight` is the one boarded, and while it stays so; `false` if it is not.
+    pub(super) fn while_boarded(
+        &self,
+        hash: u64,
+        flight: &Handle<Flight<V, E>>,
+        then: impl FnOnce() -> bool,
+    ) -> bool {
+        let shard = self.shard(hash);
+        shard.find(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).is_some() && then()
     }
 
     /// Takes out whatever flight is boarded under `key`.
