@@ -45,9 +45,9 @@ pub const BUGS: &[Bug] = &[
             Edit(
                 FLIGHT,
                 "let published = self.outcome.set(outcome);",
-                "self.pass_on(|seats| seats.landed()); let published = self.outcome.set(outcome);",
+                "self.pass_on::<1>(|seats| seats.landed()); let published = self.outcome.set(outcome);",
             ),
-            Edit(FLIGHT, "self.pass_on(|seats| seats.landed()); }", "}"),
+            Edit(FLIGHT, "self.pass_on::<1>(|seats| seats.landed()); }", "}"),
         ],
         caught_by: &[(
             "landing::every_follower_is_called",
@@ -66,7 +66,7 @@ pub const BUGS: &[Bug] = &[
             ),
             Edit(
                 FLIGHT,
-                "self.pass_on(|seats| seats.landed()); }",
+                "self.pass_on::<1>(|seats| seats.landed()); }",
                 "if let Some(seat) = next { seat.call(Call::Landed); } }",
             ),
         ],
@@ -79,7 +79,7 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "only_the_leader_calls",
-        edits: &[Edit(FLIGHT, "self.pass_on(|_| ());", "")],
+        edits: &[Edit(FLIGHT, "self.pass_on::<FAN_OUT>(|_| ());", "")],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
     Bug {
@@ -94,11 +94,11 @@ pub const BUGS: &[Bug] = &[
     Bug {
         name: "pay_after_cloning",
         edits: &[
-            Edit(FLIGHT, "self.pass_on(|_| ());", ""),
+            Edit(FLIGHT, "self.pass_on::<FAN_OUT>(|_| ());", ""),
             Edit(
                 GROUP,
                 "Ok(Some(Join::Landed(value.clone())))",
-                "{ let value = value.clone(); flight.pass_on(|_| ()); Ok(Some(Join::Landed(value))) }",
+                "{ let value = value.clone(); flight.pass_on::<{ crate::sync::FAN_OUT }>(|_| ()); Ok(Some(Join::Landed(value))) }",
             ),
         ],
         caught_by: &[("landing::a_panicking_clone_wedges_nothing", DEADLOCK)],
@@ -111,7 +111,11 @@ pub const BUGS: &[Bug] = &[
                 "let mut seats = self.seats.lock(); // Under",
                 "let outcome = self.outcome.get(); let mut seats = self.seats.lock(); // Under",
             ),
-            Edit(FLIGHT, "if let Some(outcome) = self.outcome.get() {", "if let Some(outcome) = outcome {"),
+            Edit(
+                FLIGHT,
+                "if let Some(outcome) = self.outcome.get() {",
+                "if let Some(outcome) = outcome {",
+            ),
         ],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
@@ -137,7 +141,7 @@ pub const BUGS: &[Bug] = &[
         name: "passed_deadline_takes_a_seat",
         edits: &[Edit(
             FLIGHT,
-            "wait.deadline.instant() <= started && started.is_some()",
+            "wait.started.is_some() && wait.deadline.instant() <= wait.started",
             "false",
         )],
         caught_by: &[("landing::try_run_never_waits", "a caller that must not wait waits")],
@@ -170,7 +174,11 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "never_retire",
-        edits: &[Edit(LEAD, "self.group.registry.retire(self.hash, &self.flight, || ());", "")],
+        edits: &[Edit(
+            LEAD,
+            "self.retired = self.group.registry.retire(self.hash, &self.flight, || ());",
+            "",
+        )],
         caught_by: &[
             ("landing::every_follower_is_called", STILL_BOARDED),
             ("landing::a_failure_is_not_remembered", REMEMBERED),
@@ -179,12 +187,16 @@ pub const BUGS: &[Bug] = &[
     Bug {
         name: "retire_after_landing",
         edits: &[
-            Edit(LEAD, "self.group.registry.retire(self.hash, &self.flight, || ());", ""),
+            Edit(
+                LEAD,
+                "self.retired = self.group.registry.retire(self.hash, &self.flight, || ());",
+                "",
+            ),
             Edit(
                 LEAD,
                 "self.flight.land(outcome);",
                 "self.flight.land(outcome);
-                 self.group.registry.retire(self.hash, &self.flight, || ());",
+                 self.retired = self.group.registry.retire(self.hash, &self.flight, || ());",
             ),
         ],
         caught_by: &[
@@ -194,7 +206,11 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "retire_without_ptr_eq",
-        edits: &[Edit(REGISTRY, "|boarded| Handle::ptr_eq(&boarded.flight, flight)", "|_| true")],
+        edits: &[Edit(
+            REGISTRY,
+            "find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight))",
+            "find_entry(hash, |_| true)",
+        )],
         caught_by: &[
             ("registry::a_forgotten_flight_spares_its_successor", NOT_BOARDED),
             ("registry::an_overdue_flight_is_replaced", NOT_BOARDED),
@@ -211,8 +227,15 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "own_flight_is_overdue",
-        edits: &[Edit(FLIGHT, "overdue && !self.seats.lock().driven_here()", "overdue")],
-        caught_by: &[("registry::ones_own_flight_is_never_overdue", "called `Result::unwrap_err()` on an `Ok` value: 2")],
+        edits: &[Edit(
+            FLIGHT,
+            "!seats.driven_here() && seats.handed_over()",
+            "seats.handed_over()",
+        )],
+        caught_by: &[(
+            "registry::ones_own_flight_is_never_overdue",
+            "called `Result::unwrap_err()` on an `Ok` value: 2",
+        )],
     },
     // Handing over.
     Bug {
@@ -224,8 +247,8 @@ pub const BUGS: &[Bug] = &[
         name: "hand_over_to_nobody",
         edits: &[Edit(
             LEAD,
-            "if !self.flight.hand_over() { self.finish(Outcome::Disbanded); }",
-            "self.flight.hand_over();",
+            "if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) { self.finish(Outcome::Disbanded); }",
+            "flight.hand_over();",
         )],
         caught_by: &[("hand_over::an_abandoned_flight_is_led_by_a_follower", DEADLOCK)],
     },
@@ -241,13 +264,11 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "promoted_seat_stays_taken",
-        edits: &[
-            Edit(
-                SEATS,
-                "let seat = self.rows[row].take()?; self.vacant.push(row);",
-                "let seat = self.rows[row].clone()?;",
-            ),
-        ],
+        edits: &[Edit(
+            SEATS,
+            "let seat = self.rows[row].take()?; self.vacant.push(row);",
+            "let seat = self.rows[row].clone()?;",
+        )],
         caught_by: &[("hand_over::the_most_patient_follower_leads", DEADLOCK)],
     },
     Bug {
@@ -321,26 +342,30 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "edges_outlive_the_flight",
-        edits: &[Edit(FLIGHT, "self.pass_on(|seats| seats.landed()); }", "self.pass_on(|_| ()); }")],
+        edits: &[Edit(
+            FLIGHT,
+            "self.pass_on::<1>(|seats| seats.landed()); }",
+            "self.pass_on::<1>(|_| ()); }",
+        )],
         caught_by: &[("waits::a_landed_flight_closes_no_cycle", NO_CYCLE)],
     },
     Bug {
         name: "edge_outlives_its_wait",
-        edits: &[Edit(SEATS, "self.vacant.push(row); self.unseated(seat); true", "self.vacant.push(row); true")],
+        edits: &[Edit(
+            SEATS,
+            "self.vacant.push(row); self.unseated(seat); true",
+            "self.vacant.push(row); true",
+        )],
         caught_by: &[("waits::a_wait_that_timed_out_closes_no_cycle", NO_CYCLE)],
     },
     Bug {
         name: "promotion_redraws_nothing",
-        edits: &[Edit(
-            SEATS,
-            "waits::redraw(sitters_with_edges(&self.rows), self.driver);",
-            "",
-        )],
+        edits: &[Edit(SEATS, "waits::redraw(sitters_with_edges(&self.rows), self.driver);", "")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
     },
     Bug {
         name: "promoted_is_not_the_driver",
-        edits: &[Edit(SEATS, "self.driver = seat.sitter; if", "if")],
+        edits: &[Edit(SEATS, "self.driver = seat.sitter; self.handed_over", "self.handed_over")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
     },
 ];

@@ -145,7 +145,8 @@ pub fn a_cycle_through_a_promoted_follower_is_found() {
             thread::spawn(move || {
                 let mut refused = false;
                 let own = desk.run(&KEY, || {
-                    refused = desk.run(&OWN, || Ok(2)).is_err_and(|error| error.is_would_deadlock());
+                    refused =
+                        desk.run(&OWN, || Ok(2)).is_err_and(|error| error.is_would_deadlock());
                     Ok(1)
                 });
                 assert!(own.is_ok());
