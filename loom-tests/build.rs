@@ -87,9 +87,7 @@ fn children(
         .map(|scenario| {
             let test = scenario.rsplit("::").next().unwrap();
             let why = "a child of `every_seeded_bug_is_caught`";
-            format!(
-                "    #[test] #[ignore = {why:?}] fn {test}() {{ scenarios::{scenario}() }}\n"
-            )
+            format!("    #[test] #[ignore = {why:?}] fn {test}() {{ scenarios::{scenario}() }}\n")
         })
         .collect();
     format!(

@@ -78,6 +78,15 @@ pub const BUGS: &[Bug] = &[
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
     Bug {
+        name: "notify_before_the_call",
+        edits: &[Edit(
+            SEATS,
+            "*self.call.lock() = what; self.called.notify_one();",
+            "self.called.notify_one(); *self.call.lock() = what;",
+        )],
+        caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
+    },
+    Bug {
         name: "only_the_leader_calls",
         edits: &[Edit(FLIGHT, "self.pass_on(|_| ());", "")],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
@@ -111,7 +120,11 @@ pub const BUGS: &[Bug] = &[
                 "let mut seats = self.seats.lock(); // Under",
                 "let outcome = self.outcome.get(); let mut seats = self.seats.lock(); // Under",
             ),
-            Edit(FLIGHT, "if let Some(outcome) = self.outcome.get() {", "if let Some(outcome) = outcome {"),
+            Edit(
+                FLIGHT,
+                "if let Some(outcome) = self.outcome.get() {",
+                "if let Some(outcome) = outcome {",
+            ),
         ],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
@@ -135,11 +148,7 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "passed_deadline_takes_a_seat",
-        edits: &[Edit(
-            FLIGHT,
-            "wait.deadline.instant() <= started && started.is_some()",
-            "false",
-        )],
+        edits: &[Edit(FLIGHT, "wait.deadline.instant() <= started && started.is_some()", "false")],
         caught_by: &[("landing::try_run_never_waits", "a caller that must not wait waits")],
     },
     // The registry.
@@ -212,7 +221,10 @@ pub const BUGS: &[Bug] = &[
     Bug {
         name: "own_flight_is_overdue",
         edits: &[Edit(FLIGHT, "overdue && !self.seats.lock().driven_here()", "overdue")],
-        caught_by: &[("registry::ones_own_flight_is_never_overdue", "called `Result::unwrap_err()` on an `Ok` value: 2")],
+        caught_by: &[(
+            "registry::ones_own_flight_is_never_overdue",
+            "called `Result::unwrap_err()` on an `Ok` value: 2",
+        )],
     },
     // Handing over.
     Bug {
@@ -241,13 +253,11 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "promoted_seat_stays_taken",
-        edits: &[
-            Edit(
-                SEATS,
-                "let seat = self.rows[row].take()?; self.vacant.push(row);",
-                "let seat = self.rows[row].clone()?;",
-            ),
-        ],
+        edits: &[Edit(
+            SEATS,
+            "let seat = self.rows[row].take()?; self.vacant.push(row);",
+            "let seat = self.rows[row].clone()?;",
+        )],
         caught_by: &[("hand_over::the_most_patient_follower_leads", DEADLOCK)],
     },
     Bug {
@@ -321,21 +331,25 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "edges_outlive_the_flight",
-        edits: &[Edit(FLIGHT, "self.pass_on(|seats| seats.landed()); }", "self.pass_on(|_| ()); }")],
+        edits: &[Edit(
+            FLIGHT,
+            "self.pass_on(|seats| seats.landed()); }",
+            "self.pass_on(|_| ()); }",
+        )],
         caught_by: &[("waits::a_landed_flight_closes_no_cycle", NO_CYCLE)],
     },
     Bug {
         name: "edge_outlives_its_wait",
-        edits: &[Edit(SEATS, "self.vacant.push(row); self.unseated(seat); true", "self.vacant.push(row); true")],
+        edits: &[Edit(
+            SEATS,
+            "self.vacant.push(row); self.unseated(seat); true",
+            "self.vacant.push(row); true",
+        )],
         caught_by: &[("waits::a_wait_that_timed_out_closes_no_cycle", NO_CYCLE)],
     },
     Bug {
         name: "promotion_redraws_nothing",
-        edits: &[Edit(
-            SEATS,
-            "waits::redraw(sitters_with_edges(&self.rows), self.driver);",
-            "",
-        )],
+        edits: &[Edit(SEATS, "waits::redraw(sitters_with_edges(&self.rows), self.driver);", "")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
     },
     Bug {

@@ -50,7 +50,9 @@ fn every_seeded_bug_is_caught() {
     let all = BUGS.iter().flat_map(|bug| bug.caught_by).map(|(scenario, _)| *scenario);
     rows.extend(all.collect::<BTreeSet<_>>().into_iter().map(|scenario| ("sound", scenario, None)));
     for bug in BUGS {
-        rows.extend(bug.caught_by.iter().map(|(scenario, words)| (bug.name, *scenario, Some(*words))));
+        rows.extend(
+            bug.caught_by.iter().map(|(scenario, words)| (bug.name, *scenario, Some(*words))),
+        );
     }
 
     let (rows, failures) = (Mutex::new(rows.into_iter()), Mutex::new(Vec::new()));
@@ -95,7 +97,8 @@ fn every_bug_that_a_comment_names_is_seeded() {
     comments(Path::new("../src"), &mut |text| {
         let plain = text.replace("///", " ").replace("//", " ");
         let words: Vec<&str> = plain.split_whitespace().collect();
-        let pairs = words.windows(3).filter(|words| words[0].ends_with("seeded") && words[1] == "bug:");
+        let pairs =
+            words.windows(3).filter(|words| words[0].ends_with("seeded") && words[1] == "bug:");
         named.extend(pairs.map(|words| words[2].split('`').nth(1).unwrap().to_string()));
     });
     assert!(!named.is_empty());

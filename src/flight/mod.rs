@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::{Cap, Error};
-use crate::sync::{Arc, AtomicUsize, FAN_OUT, Mutex, OnceCell, Ordering};
+use crate::sync::{Arc, AtomicUsize, FAN_OUT, Mutex, OnceCell, Ordering, age};
 
 use self::seats::{Call, Seat, Seats};
 use self::waits::WouldClose;
@@ -84,7 +84,7 @@ impl<V, E> Flight<V, E> {
 
     /// Whether it has been up for longer than it should, and on another thread than this one.
     fn is_overdue(&self, max_age: Duration) -> bool {
-        let overdue = self.boarded.is_some_and(|boarded| boarded.elapsed() >= max_age);
+        let overdue = self.boarded.is_some_and(|boarded| age(boarded) >= max_age);
         overdue && !self.seats.lock().driven_here()
     }
 

@@ -178,7 +178,10 @@ pub fn check(calls: &[Call], end: End) {
         match (&call.got, call.led) {
             (Ok(ticket), Some(own)) => assert!(*ticket == own && !failed, "{call:?}"),
             (Ok(ticket), None) => {
-                assert!(calls.iter().any(|other| other.led == Some(*ticket)) && !failed, "{call:?}");
+                assert!(
+                    calls.iter().any(|other| other.led == Some(*ticket)) && !failed,
+                    "{call:?}"
+                );
             }
             (Err(Unmade::Error(Error::Failed(ticket))), led) => {
                 assert!(led.is_none_or(|own| own == **ticket) && failed, "{call:?}");
