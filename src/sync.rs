@@ -18,9 +18,15 @@ mod real {
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::Arc as Handle;
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
 
     /// Hashes keys; seeded once per process, so that nobody outside can choose collisions.
     pub(crate) type KeyHasher = foldhash::fast::RandomState;
+
+    /// How long ago `then` was.
+    pub(crate) fn age(then: Instant) -> Duration {
+        then.elapsed()
+    }
 
     /// How many others each leaving follower calls. Two is enough for the herd to leave in
     /// `log2(n)` steps.
@@ -60,7 +66,10 @@ mod real {
 /// - further off than anybody's own ([`LATE`]): it fires late. The lock comes back, timed out, but
 ///   not before the scenario has called [`landed`].
 ///
-/// Reference counts are the real [`Arc`]s, which loom does not see: its own would multiply the
+/// **Ages** are those of the real clock, in which a model takes no time, until the scenario calls
+/// [`grow_old`].
+///
+/// **Reference counts** are the real [`Arc`]s, which loom does not see: its own would multiply the
 /// schedules, and abort the process where a deadlock is to be reported. Where the code looks at a
 /// count it holds a [`Handle`]. Leaks are found by a tracker in each cell.
 #[cfg(loom)]
@@ -103,6 +112,22 @@ mod model {
     pub(crate) fn landed() {
         *LANDED.0.lock() = true;
         LANDED.1.0.notify_all();
+    }
+
+    loom::lazy_static! {
+        static ref AGED: loom::sync::atomic::AtomicUsize = 0.into();
+    }
+
+    /// Whatever has an age has aged by a day from now on.
+    #[allow(dead_code, reason = "for the scenarios, which the library is built without")]
+    pub(crate) fn grow_old() {
+        AGED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How long ago `then` was.
+    pub(crate) fn age(then: Instant) -> Duration {
+        let days = AGED.fetch_add(0, Ordering::Relaxed) as u32;
+        then.elapsed() + days * Duration::from_secs(24 * 3600)
     }
 
     #[derive(Debug)]

@@ -78,6 +78,15 @@ pub const BUGS: &[Bug] = &[
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
     Bug {
+        name: "notify_before_the_call",
+        edits: &[Edit(
+            SEATS,
+            "*self.call.lock() = what; self.called.notify_one();",
+            "self.called.notify_one(); *self.call.lock() = what;",
+        )],
+        caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
+    },
+    Bug {
         name: "only_the_leader_calls",
         edits: &[Edit(FLIGHT, "self.pass_on::<FAN_OUT>(|_| ());", "")],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],

@@ -1,8 +1,10 @@
 //! Runs scenarios: under every schedule, or every one within a bound, and never fewer than that.
 
+use std::cell::Cell;
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::panic;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use crate::{Deadline, sync};
@@ -32,37 +34,39 @@ pub fn explore(
     let overridden = explorer.preemption_bound.is_some();
     explorer.preemption_bound = explorer.preemption_bound.or(bound);
 
-    let tally = Tally {
+    let tally = Arc::new(Tally {
         name: name.to_string(),
         callers,
         bound: explorer.preemption_bound,
         begun: Instant::now(),
-        executions: Arc::new(AtomicUsize::new(0)),
-    };
-    let executions = Arc::clone(&tally.executions);
+        executions: AtomicUsize::new(0),
+    });
+    tell_of_failures();
+    RUNNING.set(Some(Arc::clone(&tally)));
+    let counted = Arc::clone(&tally);
     explorer.check(move || {
-        executions.fetch_add(1, Ordering::Relaxed);
+        counted.executions.fetch_add(1, Ordering::Relaxed);
         scenario();
     });
+    RUNNING.set(None);
+    tally.print();
     let executions = tally.executions.load(Ordering::Relaxed);
-    drop(tally);
     assert!(
         executions >= at_least || overridden,
         "{name}: {executions} executions, but there used to be {at_least}: it was cut short"
     );
 }
 
-/// Prints the count however the exploration ends.
 struct Tally {
     name: String,
     callers: usize,
     bound: Option<usize>,
     begun: Instant,
-    executions: Arc<AtomicUsize>,
+    executions: AtomicUsize,
 }
 
-impl Drop for Tally {
-    fn drop(&mut self) {
+impl Tally {
+    fn print(&self) {
         let bound = self.bound.map_or("none".to_string(), |bound| bound.to_string());
         // Not `println!`, which a test that passes keeps to itself.
         let _ = writeln!(
@@ -74,6 +78,25 @@ impl Drop for Tally {
             self.begun.elapsed(),
         );
     }
+}
+
+thread_local! {
+    /// What this thread explores. All threads of a model are this one to the system.
+    static RUNNING: Cell<Option<Arc<Tally>>> = const { Cell::new(None) };
+}
+
+/// Prints the count at the first panic already: taking a failed model down may abort the process.
+fn tell_of_failures() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if let Some(tally) = RUNNING.take() {
+                tally.print();
+            }
+            before(info);
+        }));
+    });
 }
 
 /// A deadline that fires at any point of its wait.
@@ -89,6 +112,11 @@ pub fn far_off() -> Deadline {
 /// A deadline that fires once [`landed`] was called, and not before.
 pub fn fires_late() -> Deadline {
     Deadline::after(2 * sync::LATE)
+}
+
+/// Makes every flight that is up a day older, and those to come.
+pub fn grow_old() {
+    sync::grow_old();
 }
 
 /// Lets the deadlines that [fire late](fires_late) fire.

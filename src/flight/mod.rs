@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::{Cap, Error};
-use crate::sync::{Arc, AtomicUsize, FAN_OUT, Mutex, OnceCell, Ordering};
+use crate::sync::{Arc, AtomicUsize, FAN_OUT, Mutex, OnceCell, Ordering, age};
 
 use self::seats::{Call, Seat, Seats};
 use self::waits::WouldClose;
@@ -86,7 +86,7 @@ impl<V, E> Flight<V, E> {
 
     /// Whether its load takes longer than it should, and on another thread than this one.
     fn is_overdue(&self, max_age: Duration) -> bool {
-        let overdue = |since: Instant| since.elapsed() >= max_age;
+        let overdue = |since: Instant| age(since) >= max_age;
         if !self.boarded.is_some_and(overdue) {
             return false;
         }

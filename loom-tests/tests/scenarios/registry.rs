@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loom::thread;
-use loom_tests::model::{explore, fires};
+use loom_tests::model::{explore, fires, grow_old};
 
 use super::herd::{Call, Desk, End, KEY, Source, call_for, settled, together};
 use super::onefill::{Deadline, Group, Join};
@@ -13,8 +13,8 @@ pub fn two_keys_do_not_meet() {
     const NAME: &str = "two_keys_do_not_meet";
     for other in [in_the_same_shard(), in_another_shard()] {
         explore(NAME, 2, None, 1, move || one_key_lands_while_another_is_up(other));
-        explore(NAME, 3, Some(3), 1, move || two_herds(3, other));
-        explore(NAME, 4, Some(2), 1, move || two_herds(4, other));
+        explore(NAME, 3, Some(3), 48, move || two_herds(3, other));
+        explore(NAME, 4, Some(2), 150, move || two_herds(4, other));
     }
 }
 
@@ -68,13 +68,13 @@ fn two_herds(callers: usize, other: u64) {
 
 pub fn a_forgotten_flight_spares_its_successor() {
     const NAME: &str = "a_forgotten_flight_spares_its_successor";
-    explore(NAME, 2, None, 1, || forget_among(0));
-    explore(NAME, 3, Some(3), 1, || forget_among(1));
-    explore(NAME, 4, Some(2), 1, || forget_among(2));
+    explore(NAME, 2, None, 5, || forget_among(0));
+    explore(NAME, 3, Some(3), 210, || forget_among(1));
+    explore(NAME, 4, Some(2), 410, || forget_among(2));
 }
 
 /// One flight is forgotten and followed by another while it lands, and `others` call as well.
-fn forget_among(others: usize) {
+pub fn forget_among(others: usize) {
     let desk = Arc::new(Desk::new());
     let Ok(Join::Lead(old)) = desk.join(&KEY, Deadline::NEVER) else { unreachable!() };
     let crew: Vec<_> = (0..1 + others)
@@ -106,13 +106,13 @@ fn impatient() -> Desk {
 
 pub fn an_overdue_flight_is_replaced() {
     const NAME: &str = "an_overdue_flight_is_replaced";
-    explore(NAME, 2, None, 1, || replace_among(1));
-    explore(NAME, 3, Some(3), 1, || replace_among(2));
-    explore(NAME, 4, Some(2), 1, || replace_among(3));
+    explore(NAME, 2, None, 3, || replace_among(1));
+    explore(NAME, 3, Some(3), 79, || replace_among(2));
+    explore(NAME, 4, Some(2), 220, || replace_among(3));
 }
 
 /// `others` call for a key whose flight is overdue and lands.
-fn replace_among(others: usize) {
+pub fn replace_among(others: usize) {
     let desk = Arc::new(impatient());
     let Ok(Join::Lead(old)) = desk.join(&KEY, Deadline::NEVER) else { unreachable!() };
     let crew: Vec<_> = (0..others)
@@ -130,6 +130,39 @@ fn replace_among(others: usize) {
     assert_eq!(old.land(Ok(1)).unwrap(), 1);
     for (me, caller) in crew.into_iter().enumerate() {
         assert_eq!(caller.join().unwrap().led, Some(2 + me), "followed a flight that was overdue");
+    }
+    settled(&desk);
+}
+
+pub fn the_followers_of_an_overdue_flight_stay_with_it() {
+    const NAME: &str = "the_followers_of_an_overdue_flight_stay_with_it";
+    explore(NAME, 3, Some(3), 130, || grow_old_among(1));
+    explore(NAME, 4, Some(2), 1, || grow_old_among(2));
+}
+
+/// While `others` call for a key, its flight becomes overdue, and is called for again.
+pub fn grow_old_among(others: usize) {
+    let desk: Arc<Desk> =
+        Arc::new(Group::builder().max_flight_age(Duration::from_secs(3600)).build());
+    let Ok(Join::Lead(old)) = desk.join(&KEY, Deadline::NEVER) else { unreachable!() };
+    let crew: Vec<_> = (0..1 + others)
+        .map(|me| {
+            let desk = Arc::clone(&desk);
+            thread::spawn(move || {
+                if me == 0 {
+                    grow_old();
+                }
+                call_for(&desk, KEY, Deadline::NEVER, End::Value, || 2 + me)
+            })
+        })
+        .collect();
+    assert_eq!(old.land(Ok(1)).unwrap(), 1);
+    let calls: Vec<Call> = crew.into_iter().map(|caller| caller.join().unwrap()).collect();
+    assert_eq!(calls[0].led, Some(2), "followed a flight that was overdue");
+    for call in &calls[1..] {
+        let Ok(ticket) = call.got else { panic!("an end that should not be: {call:?}") };
+        let somebodys = calls.iter().any(|other| other.led == Some(ticket));
+        assert!(ticket == 1 && call.led.is_none() || somebodys, "{call:?}");
     }
     settled(&desk);
 }
