@@ -21,8 +21,8 @@ mod real {
     /// Hashes keys; seeded once per process, so that nobody outside can choose collisions.
     pub(crate) type KeyHasher = foldhash::fast::RandomState;
 
-    /// How many followers each leaving thread calls. Two is enough for the herd to leave in
-    /// `log2(n)` steps, and few enough for the leader to be gone at once.
+    /// How many others each leaving follower calls. Two is enough for the herd to leave in
+    /// `log2(n)` steps.
     pub(crate) const FAN_OUT: usize = 2;
 
     /// Shards of a registry: enough that threads on distinct keys seldom meet, few enough that an

@@ -40,7 +40,7 @@ use super::{Flight, Followed, Outcome, Wait};
 ///   close a circle of waits over any number of keys, threads and groups, gets
 ///   [`Error::WouldDeadlock`] at once. (A loader that hands its work to another thread and waits
 ///   for it is beyond what can be seen here; the deadline remains.)
-/// - **The leader does not pay for its herd.** It wakes two followers and returns; the followers
+/// - **The leader does not pay for its herd.** It wakes one follower and returns; the followers
 ///   wake each other.
 ///
 /// # Example

@@ -39,13 +39,13 @@ enum Outcome<V, E> {
 ///
 /// Waking a thread costs a system call. A leader that woke its whole herd would return late by as
 /// many calls as it had followers; a condvar that requeues them lets them go one by one. So the
-/// leader calls [`FAN_OUT`] followers and is gone, and each follower that leaves a landed flight
-/// owes [`FAN_OUT`] others the same before it does anything else: the herd leaves like a tree.
+/// leader calls one follower and is gone, and each follower that leaves a landed flight owes
+/// [`FAN_OUT`] others the same before it does anything else: the herd leaves like a tree.
 ///
 /// Nobody is forgotten. Every seat that leaves the rows of a landed flight, called or by itself
-/// because its deadline fired just then, brings one debt of `FAN_OUT` calls, and the leader brings
-/// one more. Once all debts are paid the rows are empty: otherwise each debt took `FAN_OUT ≥ 1`
-/// seats out of them, more in all than there were debts.
+/// because its deadline fired just then, brings a debt of `FAN_OUT ≥ 1` calls, and the leader a
+/// debt of one. Once all debts are paid the rows are empty: otherwise each debt took at least one
+/// seat out of them, more in all than there were debts.
 #[derive(Debug)]
 struct Flight<V, E> {
     /// Written once, by the driver; never after [`Outcome`] was seen by anyone.
@@ -96,7 +96,8 @@ impl<V, E> Flight<V, E> {
         debug_assert!(published.is_ok(), "a flight lands once");
         // Taking the gate only now is what loses no follower: one that did not see the outcome
         // is in its seat by the time the gate is ours (seeded bug: `land_without_gate`).
-        self.pass_on(|seats| seats.landed());
+        // One call: by the second, the herd may be awake on this processor, too.
+        self.pass_on::<1>(|seats| seats.landed());
     }
 
     /// What the flight landed with, once it has.
@@ -105,8 +106,8 @@ impl<V, E> Flight<V, E> {
     }
 
     /// Pays the debt of everyone who leaves a landed flight: calls the next to go.
-    fn pass_on(&self, first: impl FnOnce(&mut Seats)) {
-        let mut next: [Option<Arc<Seat>>; FAN_OUT] = [const { None }; FAN_OUT];
+    fn pass_on<const CALLS: usize>(&self, first: impl FnOnce(&mut Seats)) {
+        let mut next: [Option<Arc<Seat>>; CALLS] = [const { None }; CALLS];
         {
             let mut seats = self.seats.lock();
             first(&mut seats);
@@ -193,7 +194,7 @@ impl<V, E> Flight<V, E> {
     /// Leaves the landed flight with its outcome. The debt is paid before the outcome is touched:
     /// cloning it is the user's code, which may be slow or panic.
     fn leave_landed(&self) -> &Outcome<V, E> {
-        self.pass_on(|_| ());
+        self.pass_on::<FAN_OUT>(|_| ());
         self.outcome.get().expect("a follower is called once the flight has landed")
     }
 }
