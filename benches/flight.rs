@@ -324,10 +324,7 @@ fn herd<const THREADS: usize>(report: &Report, time: Duration) -> Vec<Ratio> {
                 let (herd, contenders) = (&herd, &contenders);
                 thread::Builder::new()
                     .stack_size(256 * 1024)
-                    .spawn_scoped(scope, move || match member {
-                        0 => herd.lead(contenders),
-                        _ => herd.follow(contenders),
-                    })
+                    .spawn_scoped(scope, move || herd.take_part(member, contenders))
                     .expect("as many threads as the herd has members")
             })
             .collect();
@@ -371,9 +368,10 @@ struct Left {
 /// What the members of a herd share. The threads are the same in all rounds; between two they
 /// are parked, which is the least a thread can do.
 ///
-/// The thread that counts the rounds is none of them. It wakes the others, and a leader that had
-/// done so would have used up its share of the processor: the scheduler would put it behind the
-/// herd, which no leader is who comes from waiting for a database.
+/// The thread that counts the turns is none of them, and of them another leads in each turn. A
+/// scheduler remembers who has used more than its share of the processor, as one does who wakes a
+/// herd, and would put it behind the herd the next time. No leader is charged with what it, or a
+/// leader of another contender, did the turn before.
 struct Herd {
     members: usize,
     epoch: Instant,
@@ -415,24 +413,25 @@ impl Herd {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    /// One turn, from outside. The first of the threads leads.
+    /// One turn, from outside. Each time another of the threads leads.
     fn turn(&self, threads: &[&Thread]) -> Left {
         let turn = self.leading.load(Ordering::Relaxed) + 1;
+        let leader = threads[turn % self.members];
         self.let_go.store(0, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
         self.last.store(0, Ordering::Relaxed);
 
         self.leading.store(turn, Ordering::Release);
-        threads[0].unpark();
+        leader.unpark();
         wait_for(&self.let_go, 1);
         self.following.store(turn, Ordering::Release);
-        threads[1..].iter().for_each(|follower| follower.unpark());
+        threads.iter().for_each(|thread| thread.unpark());
         wait_for(&self.let_go, self.members);
         // The peers do not tell how many wait. By now all of them have been running, and were a
         // few microseconds from their places: this is long enough to get there.
         thread::sleep(Duration::from_millis(5) + Duration::from_micros(15) * self.members as u32);
         self.loaded.store(turn, Ordering::Release);
-        threads[0].unpark();
+        leader.unpark();
         wait_for(&self.done, self.members);
 
         let since_loaded = |at: &AtomicU64| {
@@ -448,35 +447,11 @@ impl Herd {
         threads.iter().for_each(|thread| thread.unpark());
     }
 
-    fn lead(&self, contenders: &[&dyn Contender]) {
-        self.each_turn(&self.leading, contenders, |turn, contender| {
-            contender.call(turn as u64, &|| {
-                self.let_go.fetch_add(1, Ordering::Relaxed);
-                while self.loaded.load(Ordering::Acquire) != turn {
-                    thread::park();
-                }
-                self.began.store(self.now(), Ordering::Relaxed);
-                turn as u64
-            });
-            self.leader.store(self.now(), Ordering::Relaxed);
-        });
-    }
-
-    fn follow(&self, contenders: &[&dyn Contender]) {
-        self.each_turn(&self.following, contenders, |turn, contender| {
-            self.let_go.fetch_add(1, Ordering::Relaxed);
-            contender.call(turn as u64, &|| unreachable!("the key is being loaded"));
-            self.last.fetch_max(self.now(), Ordering::Relaxed);
-        });
-    }
-
-    fn each_turn(
-        &self,
-        come: &AtomicUsize,
-        contenders: &[&dyn Contender],
-        take: impl Fn(usize, &dyn Contender),
-    ) {
+    /// What the thread `member` does, turn by turn.
+    fn take_part(&self, member: usize, contenders: &[&dyn Contender]) {
         for turn in 1.. {
+            let leads = turn % self.members == member;
+            let come = if leads { &self.leading } else { &self.following };
             loop {
                 match come.load(Ordering::Acquire) {
                     OVER => return,
@@ -484,9 +459,32 @@ impl Herd {
                     _ => thread::park(),
                 }
             }
-            take(turn, contenders[(turn - 1) % contenders.len()]);
+            let contender = contenders[(turn - 1) % contenders.len()];
+            if leads {
+                self.lead(turn, contender);
+            } else {
+                self.follow(turn, contender);
+            }
             self.done.fetch_add(1, Ordering::Release);
         }
+    }
+
+    fn lead(&self, turn: usize, contender: &dyn Contender) {
+        contender.call(turn as u64, &|| {
+            self.let_go.fetch_add(1, Ordering::Relaxed);
+            while self.loaded.load(Ordering::Acquire) != turn {
+                thread::park();
+            }
+            self.began.store(self.now(), Ordering::Relaxed);
+            turn as u64
+        });
+        self.leader.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn follow(&self, turn: usize, contender: &dyn Contender) {
+        self.let_go.fetch_add(1, Ordering::Relaxed);
+        contender.call(turn as u64, &|| unreachable!("the key is being loaded"));
+        self.last.fetch_max(self.now(), Ordering::Relaxed);
     }
 }
 
