@@ -268,25 +268,25 @@ mod model {
         }
     }
 
-    /// An `Arc` of which it is looked at whether it is the last.
+    /// An `Arc` of which it is looked, once, whether it is the last.
     #[derive(Debug)]
     pub(crate) struct Handle<T> {
         counted: Arc<Counted<T>>,
-        /// Nobody looks any more once one has looked, so nobody cares for when that one goes.
+        /// Nobody cares for when the one goes who has looked.
         has_looked: bool,
     }
 
     #[derive(Debug)]
     struct Counted<T> {
         value: T,
-        /// Going, and looking who is left. The plain count beside it loom does not see.
+        /// Going, and looking who is left: loom does not see the plain count.
         step: Step,
     }
 
     impl<T> Handle<T> {
         pub(crate) fn new(value: T) -> Self {
-            let counted = Arc::new(Counted { value, step: Step::new() });
-            Handle { counted, has_looked: false }
+            let counted = Counted { value, step: Step::new() };
+            Handle { counted: Arc::new(counted), has_looked: false }
         }
 
         pub(crate) fn ptr_eq(this: &Self, other: &Self) -> bool {
@@ -324,12 +324,12 @@ mod model {
     }
 
     /// `get` and `set` of once_cell's cell. loom checks that each read is ordered after the write.
-    ///
-    /// A read is a read-modify-write for the reason that a [count](AtomicUsize)'s is.
     #[derive(Debug)]
     pub(crate) struct OnceCell<T> {
-        full: loom::sync::atomic::AtomicUsize,
+        full: loom::sync::atomic::AtomicBool,
         slot: UnsafeCell<Option<T>>,
+        /// What `full` will be to whoever reads its newest value.
+        is_full: std::sync::atomic::AtomicBool,
         /// loom fails the model if this is never dropped: a leaked flight.
         _leak: loom::alloc::Track<()>,
     }
@@ -343,19 +343,24 @@ mod model {
     impl<T> OnceCell<T> {
         pub(crate) fn new() -> Self {
             OnceCell {
-                full: loom::sync::atomic::AtomicUsize::new(0),
+                full: loom::sync::atomic::AtomicBool::new(false),
                 slot: UnsafeCell::new(None),
+                is_full: false.into(),
                 _leak: loom::alloc::Track::new(()),
             }
         }
 
         #[track_caller]
         pub(crate) fn get(&self) -> Option<&T> {
-            if self.full.fetch_add(0, Ordering::Acquire) == 0 {
-                return None;
-            }
+            // Before the write a read-modify-write, for the reason a [count](AtomicUsize)'s reads
+            // are; after it two reads need not be swapped, and may find an older value.
+            let full = if self.is_full.load(Ordering::Relaxed) {
+                self.full.load(Ordering::Acquire)
+            } else {
+                self.full.fetch_or(false, Ordering::Acquire)
+            };
             // SAFETY: it is full, so nobody writes the slot any more.
-            self.slot.with(|slot| unsafe { (*slot).as_ref() })
+            if full { self.slot.with(|slot| unsafe { (*slot).as_ref() }) } else { None }
         }
 
         #[track_caller]
@@ -368,7 +373,8 @@ mod model {
                     Ok(())
                 }
             })?;
-            self.full.fetch_add(1, Ordering::Release);
+            self.full.swap(true, Ordering::Release);
+            self.is_full.store(true, Ordering::Relaxed);
             Ok(())
         }
     }

@@ -442,6 +442,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
             Followed::Landed(Outcome::Abandoned) => Err(Error::Abandoned),
             Followed::Landed(Outcome::Disbanded) => Ok(None),
             Followed::Promoted => Ok(Some(Join::Lead(Lead::new(self, hash, flight)))),
+            // Seeded bug: `late_promotion_keeps_the_lead`.
             Followed::PromotedLate(timed_out) => {
                 Lead::new(self, hash, flight).hand_over();
                 Err(timed_out)

@@ -164,6 +164,8 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
 
     /// Retires the flight, then lands it. Gives the outcome back if it was of no interest to
     /// anyone: once the flight is not boarded nobody can reach it who does not hold it already.
+    /// Who holds it may be on the way to its seat, so seats say nothing (seeded bug:
+    /// `only_the_seated_wait`).
     fn finish(&mut self, outcome: Outcome<V, E>) -> Option<Outcome<V, E>> {
         self.over = true;
         self.retired = self.group.registry.retire(self.hash, &self.flight, || ());
@@ -175,9 +177,9 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     }
 
     /// Lets a follower lead the flight in this caller's place. If there is none the flight ends:
-    /// whoever comes to it in this very moment is sent back to the registry. So are the followers
-    /// of a flight that was forgotten or replaced: a successor would load beside whoever leads
-    /// the key by now.
+    /// whoever comes to it in this very moment is sent back to the registry (seeded bug:
+    /// `hand_over_to_nobody`). So are the followers of a flight that was forgotten or replaced: a
+    /// successor would load beside whoever leads the key by now.
     pub(super) fn hand_over(&mut self) {
         self.over = true;
         let Lead { group, hash, flight, .. } = &*self;

@@ -84,7 +84,9 @@ impl<V, E> Flight<V, E> {
         Flight { outcome: OnceCell::new(), seats: Mutex::new(Seats::new()), boarded }
     }
 
-    /// Whether its load takes longer than it should, and on another thread than this one.
+    /// Whether its load takes longer than it should, and on another thread than this one: to a
+    /// thread that asks for what it is loading itself a second load is no help (seeded bug:
+    /// `own_flight_is_overdue`).
     fn is_overdue(&self, max_age: Duration) -> bool {
         let overdue = |since: Instant| age(since) >= max_age;
         if !self.boarded.is_some_and(overdue) {
@@ -99,6 +101,7 @@ impl<V, E> Flight<V, E> {
     /// more: a caller that finds it in the registry would join what is over (seeded bug:
     /// `retire_after_landing`).
     fn land(&self, outcome: Outcome<V, E>) {
+        // Before anyone is called (seeded bug: `call_before_the_outcome`).
         let published = self.outcome.set(outcome);
         debug_assert!(published.is_ok(), "a flight lands once");
         // Taking the gate only now is what loses no follower: one that did not see the outcome
@@ -157,6 +160,8 @@ impl<V, E> Flight<V, E> {
         if wait.started.is_some() && wait.deadline.instant() <= wait.started {
             return Err(Error::TimedOut { waited: Duration::ZERO });
         }
+        // Under the same hold of the gate that the seat is taken under (seeded bug:
+        // `cap_looked_at_before_the_gate`).
         if seats.taken() >= wait.max_per_key {
             return Err(Error::Overloaded { cap: Cap::PerKey, limit: wait.max_per_key });
         }
@@ -187,7 +192,8 @@ impl<V, E> Flight<V, E> {
             Error::TimedOut { waited: started.map(|at| at.elapsed()).unwrap_or_default() };
         match self.outcome.get() {
             // Landed beats late (seeded bug: `late_ignores_the_landing`). In its seat or out of
-            // it, this follower owes its calls.
+            // it, this follower owes its calls (seeded bugs: `late_pays_no_debt`,
+            // `late_and_disbanded_pays_no_debt`).
             Some(Outcome::Disbanded) => {
                 self.leave_landed();
                 Err(timed_out)
@@ -199,7 +205,8 @@ impl<V, E> Flight<V, E> {
     }
 
     /// Leaves the landed flight with its outcome. The debt is paid before the outcome is touched:
-    /// cloning it is the user's code, which may be slow or panic.
+    /// cloning it is the user's code, which may be slow or panic (seeded bug:
+    /// `pay_after_cloning`).
     fn leave_landed(&self) -> &Outcome<V, E> {
         self.pass_on::<FAN_OUT>(|_| ());
         self.outcome.get().expect("a follower is called once the flight has landed")

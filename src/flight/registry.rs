@@ -63,6 +63,7 @@ impl<K, V, E> Registry<K, V, E> {
         K: Eq + Clone,
     {
         let new = || Handle::new(Flight::new(max_age.map(|_| Instant::now())));
+        // Looked and boarded under one lock (seeded bug: `look_then_board`).
         let mut shard = self.shard(hash);
         match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
             Entry::Vacant(place) => {
@@ -82,7 +83,8 @@ impl<K, V, E> Registry<K, V, E> {
     }
 
     /// Takes `flight` out, if it is still the one boarded: it may have been forgotten, or
-    /// replaced when it was overdue, and then the entry is its successor's. Whatever `store` does
+    /// replaced when it was overdue, and then the entry is its successor's (seeded bug:
+    /// `retire_without_ptr_eq`). Whatever `store` does
     /// is done under the same lock, so no flight that is not boarded stores anything.
     ///
     /// The key is given back, to be dropped once the flight has landed: its Drop is the user's.

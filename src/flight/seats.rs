@@ -132,7 +132,9 @@ impl Seats {
         }
     }
 
-    /// Takes the sitter with the most time left out of its seat and makes it the driver.
+    /// Takes the sitter with the most time left out of its seat and makes it the driver. From here
+    /// on the others wait for it, those with an edge already and those to come (seeded bugs:
+    /// `promotion_redraws_nothing`, `promoted_is_not_the_driver`).
     pub(super) fn promote(&mut self) -> Option<Arc<Seat>> {
         let patience = |row: &usize| {
             let seat = self.rows[*row].as_ref()?;
@@ -172,6 +174,8 @@ impl Seats {
         None
     }
 
+    /// A sitter that left before the landing waits for nobody (seeded bug:
+    /// `edge_outlives_its_wait`).
     fn unseated(&mut self, seat: &Seat) {
         if seat.driving && self.edges > 0 {
             self.edges -= 1;

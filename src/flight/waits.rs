@@ -61,7 +61,7 @@ pub(super) fn is_driving() -> bool {
 /// Draws the edge from `waiter` to `driver`, unless it would close a cycle.
 ///
 /// Looking and drawing are one step under one lock, so of the threads of a cycle exactly one, the
-/// last to come, is told so.
+/// last to come, is told so (seeded bug: `look_and_draw_in_two_steps`).
 pub(super) fn draw(waiter: ThreadNo, driver: ThreadNo) -> Result<(), WouldClose> {
     let mut edges = EDGES.lock();
     let mut next = Some(&driver);

@@ -10,9 +10,9 @@ use super::onefill::{Deadline, Group, Join};
 
 pub fn the_cap_holds() {
     const NAME: &str = "the_cap_holds";
-    explore(NAME, 2, None, 96, || the_cap_among(1, 1));
-    explore(NAME, 3, Some(3), 540, || the_cap_among(2, 1));
-    explore(NAME, 4, Some(2), 610, || the_cap_among(3, 2));
+    explore(NAME, 2, None, 38, || the_cap_among(1, 1));
+    explore(NAME, 3, Some(3), 460, || the_cap_among(2, 1));
+    explore(NAME, 4, Some(2), 550, || the_cap_among(3, 2));
 }
 
 pub fn the_cap_among(others: usize, cap: usize) {
@@ -22,9 +22,9 @@ pub fn the_cap_among(others: usize, cap: usize) {
 pub fn the_cap_in_all_holds() {
     const NAME: &str = "the_cap_in_all_holds";
     let capped = |cap| Group::builder().max_followers(cap).build();
-    explore(NAME, 2, None, 96, move || cap_among(capped(1), 1, 1, KEY + 1));
-    explore(NAME, 3, Some(3), 610, move || cap_among(capped(1), 2, 1, KEY + 1));
-    explore(NAME, 4, Some(2), 590, move || cap_among(capped(2), 3, 2, KEY + 1));
+    explore(NAME, 2, None, 38, move || cap_among(capped(1), 1, 1, KEY + 1));
+    explore(NAME, 3, Some(3), 510, move || cap_among(capped(1), 2, 1, KEY + 1));
+    explore(NAME, 4, Some(2), 540, move || cap_among(capped(2), 3, 2, KEY + 1));
 }
 
 /// `others` call for [`KEY`] and `other` by turns, of which this thread leads the flights; at most
@@ -57,8 +57,8 @@ fn cap_among(desk: Desk, others: usize, cap: usize, other: u64) {
 pub fn a_late_follower_gives_its_place_back() {
     const NAME: &str = "a_late_follower_gives_its_place_back";
     let capped = |cap| Group::builder().max_followers_per_key(cap).max_followers(cap).build();
-    explore(NAME, 2, None, 1300, move || time_out_among(capped(1), 1));
-    explore(NAME, 3, Some(3), 1500, move || time_out_among(capped(2), 2));
+    explore(NAME, 2, None, 640, move || time_out_among(capped(1), 1));
+    explore(NAME, 3, Some(3), 1400, move || time_out_among(capped(2), 2));
 }
 
 /// `others`, for each of whom there is room, time out and call again.

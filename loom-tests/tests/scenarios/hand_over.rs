@@ -13,26 +13,26 @@ use super::onefill::{Deadline, Error, FailurePolicy, Group, Join};
 pub fn an_abandoned_flight_is_led_by_a_follower() {
     const NAME: &str = "an_abandoned_flight_is_led_by_a_follower";
     let policy = FailurePolicy::HandOver;
-    explore(NAME, 2, None, 94, move || abandon_among(2, 1, 0, policy));
-    explore(NAME, 3, Some(3), 910, move || abandon_among(3, 1, 0, policy));
-    explore(NAME, 3, Some(3), 990, move || abandon_among(3, 2, 0, policy));
-    explore(NAME, 4, Some(2), 920, move || abandon_among(4, 2, 0, policy));
+    explore(NAME, 2, None, 89, move || abandon_among(2, 1, 0, policy));
+    explore(NAME, 3, Some(3), 840, move || abandon_among(3, 1, 0, policy));
+    explore(NAME, 3, Some(3), 950, move || abandon_among(3, 2, 0, policy));
+    explore(NAME, 4, Some(2), 870, move || abandon_among(4, 2, 0, policy));
 }
 
 pub fn a_late_promotion_passes_the_flight_on() {
     const NAME: &str = "a_late_promotion_passes_the_flight_on";
     let policy = FailurePolicy::HandOver;
-    explore(NAME, 2, None, 1700, move || abandon_among(2, 1, 1, policy));
-    explore(NAME, 3, Some(3), 1000, move || abandon_among(3, 1, 1, policy));
-    explore(NAME, 3, Some(3), 1000, move || abandon_among(3, 1, 2, policy));
-    explore(NAME, 4, Some(2), 670, move || abandon_among(4, 1, 2, policy));
+    explore(NAME, 2, None, 1900, move || abandon_among(2, 1, 1, policy));
+    explore(NAME, 3, Some(3), 1100, move || abandon_among(3, 1, 1, policy));
+    explore(NAME, 3, Some(3), 1200, move || abandon_among(3, 1, 2, policy));
+    explore(NAME, 4, Some(2), 680, move || abandon_among(4, 1, 2, policy));
 }
 
 pub fn an_abandoned_flight_is_shared_if_told_to() {
     const NAME: &str = "an_abandoned_flight_is_shared_if_told_to";
     let policy = FailurePolicy::Share;
-    explore(NAME, 2, None, 870, move || abandon_among(2, 1, 1, policy));
-    explore(NAME, 3, Some(3), 520, move || abandon_among(3, 1, 1, policy));
+    explore(NAME, 2, None, 1000, move || abandon_among(2, 1, 1, policy));
+    explore(NAME, 3, Some(3), 540, move || abandon_among(3, 1, 1, policy));
 }
 
 /// The first `abandoning` of the callers give their lead up, if they get it; the deadlines of the
@@ -76,11 +76,11 @@ pub fn each_retries_for_itself() {
 }
 
 fn nobody_shares_under(name: &str, policy: FailurePolicy) {
-    explore(name, 2, None, 36, move || nobody_shares(policy, 2, 0, End::FirstFails));
-    explore(name, 2, None, 850, move || nobody_shares(policy, 2, 1, End::Failure));
-    explore(name, 3, Some(3), 590, move || nobody_shares(policy, 3, 1, End::FirstFails));
-    explore(name, 3, Some(3), 520, move || nobody_shares(policy, 3, 0, End::Failure));
-    explore(name, 4, Some(2), 490, move || nobody_shares(policy, 4, 1, End::FirstFails));
+    explore(name, 2, None, 44, move || nobody_shares(policy, 2, 0, End::FirstFails));
+    explore(name, 2, None, 1000, move || nobody_shares(policy, 2, 1, End::Failure));
+    explore(name, 3, Some(3), 610, move || nobody_shares(policy, 3, 1, End::FirstFails));
+    explore(name, 3, Some(3), 510, move || nobody_shares(policy, 3, 0, End::Failure));
+    explore(name, 4, Some(2), 480, move || nobody_shares(policy, 4, 1, End::FirstFails));
 }
 
 /// A herd in which a failure is its leader's own.
@@ -92,7 +92,7 @@ fn nobody_shares(policy: FailurePolicy, callers: usize, late: usize, end: End) {
 
 pub fn the_most_patient_follower_leads() {
     const NAME: &str = "the_most_patient_follower_leads";
-    explore(NAME, 3, Some(3), 1300, || {
+    explore(NAME, 3, Some(3), 1200, || {
         let desk = Arc::new(Desk::new());
         let Ok(Join::Lead(lead)) = desk.join(&KEY, Deadline::NEVER) else { unreachable!() };
         let crew = [far_off(), Deadline::NEVER].map(|deadline| {

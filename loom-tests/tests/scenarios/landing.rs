@@ -13,43 +13,43 @@ use super::onefill::{Deadline, Error, Group, Join};
 
 pub fn every_follower_is_called() {
     const NAME: &str = "every_follower_is_called";
-    explore(NAME, 2, None, 94, herd(2, 0, End::Value));
-    explore(NAME, 3, Some(3), 440, herd(3, 0, End::Value));
-    explore(NAME, 4, Some(2), 480, herd(4, 0, End::Value));
+    explore(NAME, 2, None, 44, herd(2, 0, End::Value));
+    explore(NAME, 3, Some(3), 370, herd(3, 0, End::Value));
+    explore(NAME, 4, Some(2), 440, herd(4, 0, End::Value));
 }
 
 pub fn a_deadline_fires_at_any_point() {
     const NAME: &str = "a_deadline_fires_at_any_point";
-    explore(NAME, 2, None, 2700, herd(2, 1, End::Value));
-    explore(NAME, 2, None, 4100, herd(2, 2, End::Value));
-    explore(NAME, 3, Some(3), 560, herd(3, 1, End::Value));
-    explore(NAME, 3, Some(3), 660, herd(3, 2, End::Value));
-    explore(NAME, 4, Some(2), 460, herd(4, 1, End::Value));
+    explore(NAME, 2, None, 1200, herd(2, 1, End::Value));
+    explore(NAME, 2, None, 1800, herd(2, 2, End::Value));
+    explore(NAME, 3, Some(3), 540, herd(3, 1, End::Value));
+    explore(NAME, 3, Some(3), 720, herd(3, 2, End::Value));
+    explore(NAME, 4, Some(2), 440, herd(4, 1, End::Value));
     explore(NAME, 4, Some(2), 450, herd(4, 2, End::Value));
 }
 
 pub fn a_panic_is_not_a_hang() {
     const NAME: &str = "a_panic_is_not_a_hang";
-    explore(NAME, 2, None, 36, herd(2, 0, End::Panic));
-    explore(NAME, 2, None, 850, herd(2, 1, End::Panic));
-    explore(NAME, 3, Some(3), 510, herd(3, 1, End::Panic));
+    explore(NAME, 2, None, 44, herd(2, 0, End::Panic));
+    explore(NAME, 2, None, 1000, herd(2, 1, End::Panic));
+    explore(NAME, 3, Some(3), 540, herd(3, 1, End::Panic));
     explore(NAME, 4, Some(2), 440, herd(4, 1, End::Panic));
 }
 
 pub fn a_failure_is_not_remembered() {
     const NAME: &str = "a_failure_is_not_remembered";
-    explore(NAME, 2, None, 120, twice(2, 0, End::Failure));
-    explore(NAME, 2, None, 2500, twice(2, 1, End::Failure));
-    explore(NAME, 3, Some(3), 1000, twice(3, 1, End::Failure));
+    explore(NAME, 2, None, 140, twice(2, 0, End::Failure));
+    explore(NAME, 2, None, 3000, twice(2, 1, End::Failure));
+    explore(NAME, 3, Some(3), 1100, twice(3, 1, End::Failure));
     explore(NAME, 4, Some(2), 710, twice(4, 1, End::Failure));
 }
 
 /// Neither a value nor a panic is.
 pub fn nothing_is_remembered() {
     const NAME: &str = "nothing_is_remembered";
-    explore(NAME, 2, None, 310, twice(2, 0, End::Value));
+    explore(NAME, 2, None, 140, twice(2, 0, End::Value));
     explore(NAME, 3, Some(3), 1100, twice(3, 1, End::Value));
-    explore(NAME, 2, None, 120, twice(2, 0, End::Panic));
+    explore(NAME, 2, None, 140, twice(2, 0, End::Panic));
 }
 
 /// A herd of which the first calls twice: the second call's outcome is of a later load.
@@ -78,9 +78,9 @@ pub fn twice(callers: usize, late: usize, end: End) -> impl Fn() + Send + Sync +
 
 pub fn landed_beats_late() {
     const NAME: &str = "landed_beats_late";
-    explore(NAME, 2, None, 24, || landed_beats_late_among(0));
-    explore(NAME, 3, Some(3), 540, || landed_beats_late_among(1));
-    explore(NAME, 4, Some(2), 580, || landed_beats_late_among(2));
+    explore(NAME, 2, None, 22, || landed_beats_late_among(0));
+    explore(NAME, 3, Some(3), 480, || landed_beats_late_among(1));
+    explore(NAME, 4, Some(2), 530, || landed_beats_late_among(2));
 }
 
 /// The deadline of one follower fires after the landing; `others` wait with it.
@@ -126,9 +126,9 @@ impl Clone for Fragile {
 
 pub fn a_panicking_clone_wedges_nothing() {
     const NAME: &str = "a_panicking_clone_wedges_nothing";
-    explore(NAME, 2, None, 280, || a_panicking_clone_among(2));
-    explore(NAME, 3, Some(3), 550, || a_panicking_clone_among(3));
-    explore(NAME, 4, Some(2), 530, || a_panicking_clone_among(4));
+    explore(NAME, 2, None, 130, || a_panicking_clone_among(2));
+    explore(NAME, 3, Some(3), 460, || a_panicking_clone_among(3));
+    explore(NAME, 4, Some(2), 490, || a_panicking_clone_among(4));
 }
 
 fn a_panicking_clone_among(callers: usize) {
@@ -162,7 +162,7 @@ pub fn try_run_never_waits() {
         assert_eq!(lead.land(Ok(1)).unwrap(), 1);
         settled(&desk);
     });
-    explore(NAME, 3, Some(3), 250, || {
+    explore(NAME, 3, Some(3), 240, || {
         let desk = Arc::new(Desk::new());
         let (there, source) = (Arc::clone(&desk), Source::new());
         let calls = together(3, move |me| {

@@ -14,7 +14,7 @@ pub fn two_keys_do_not_meet() {
     for other in [in_the_same_shard(), in_another_shard()] {
         explore(NAME, 2, None, 1, move || one_key_lands_while_another_is_up(other));
         explore(NAME, 3, Some(3), 48, move || two_herds(3, other));
-        explore(NAME, 4, Some(2), 150, move || two_herds(4, other));
+        explore(NAME, 4, Some(2), 140, move || two_herds(4, other));
     }
 }
 
@@ -69,8 +69,8 @@ fn two_herds(callers: usize, other: u64) {
 pub fn a_forgotten_flight_spares_its_successor() {
     const NAME: &str = "a_forgotten_flight_spares_its_successor";
     explore(NAME, 2, None, 5, || forget_among(0));
-    explore(NAME, 3, Some(3), 210, || forget_among(1));
-    explore(NAME, 4, Some(2), 410, || forget_among(2));
+    explore(NAME, 3, Some(3), 190, || forget_among(1));
+    explore(NAME, 4, Some(2), 390, || forget_among(2));
 }
 
 /// One flight is forgotten and followed by another while it lands, and `others` call as well.
@@ -136,8 +136,8 @@ pub fn replace_among(others: usize) {
 
 pub fn the_followers_of_an_overdue_flight_stay_with_it() {
     const NAME: &str = "the_followers_of_an_overdue_flight_stay_with_it";
-    explore(NAME, 3, Some(3), 130, || grow_old_among(1));
-    explore(NAME, 4, Some(2), 1, || grow_old_among(2));
+    explore(NAME, 3, Some(3), 120, || grow_old_among(1));
+    explore(NAME, 4, Some(2), 300, || grow_old_among(2));
 }
 
 /// While `others` call for a key, its flight becomes overdue, and is called for again.

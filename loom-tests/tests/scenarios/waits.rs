@@ -15,9 +15,9 @@ const OTHERS: [u64; 2] = [3, 4];
 
 pub fn a_wait_cycle_is_found_under_every_schedule() {
     const NAME: &str = "a_wait_cycle_is_found_under_every_schedule";
-    explore(NAME, 2, None, 640, || cycle_of(2, 1));
-    explore(NAME, 2, None, 480, || cycle_of(2, 2));
-    explore(NAME, 3, Some(3), 1700, || cycle_of(3, 1));
+    explore(NAME, 2, None, 230, || cycle_of(2, 1));
+    explore(NAME, 2, None, 180, || cycle_of(2, 2));
+    explore(NAME, 3, Some(3), 1400, || cycle_of(3, 1));
     explore(NAME, 4, Some(2), 1100, || cycle_of(4, 1));
 }
 
@@ -58,8 +58,8 @@ fn lead(desk: &Desk, key: u64) -> Lead<'_, u64, usize, usize> {
 
 pub fn a_landed_flight_closes_no_cycle() {
     const NAME: &str = "a_landed_flight_closes_no_cycle";
-    explore(NAME, 2, Some(5), 630, || landed_among(1));
-    explore(NAME, 3, Some(3), 3100, || landed_among(2));
+    explore(NAME, 2, Some(5), 430, || landed_among(1));
+    explore(NAME, 3, Some(3), 2700, || landed_among(2));
 }
 
 /// `others` need [`KEY`] for keys of theirs. Once it has landed its leader, who has yet another to
@@ -91,7 +91,7 @@ pub fn landed_among(others: usize) {
 }
 
 pub fn a_wait_that_timed_out_closes_no_cycle() {
-    explore("a_wait_that_timed_out_closes_no_cycle", 2, Some(5), 2100, timed_out);
+    explore("a_wait_that_timed_out_closes_no_cycle", 2, Some(5), 2000, timed_out);
 }
 
 /// One caller needs [`KEY`] for a key of its own, until its deadline fires; then that key's leader
@@ -121,7 +121,7 @@ pub fn timed_out() {
 
 pub fn a_cycle_through_a_promoted_follower_is_found() {
     const NAME: &str = "a_cycle_through_a_promoted_follower_is_found";
-    explore(NAME, 3, Some(3), 1200, || {
+    explore(NAME, 3, Some(3), 1100, || {
         let desk = Arc::new(Desk::new());
         let lead = lead(&desk, KEY);
         // One needs the flight for a key of its own ...
