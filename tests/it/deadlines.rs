@@ -239,7 +239,7 @@ fn landed_beats_late() {
 fn one_who_leaves_a_landed_flight_late_still_calls_the_next() {
     within(|| {
         let group = &Numbers::new();
-        for round in 0..300 {
+        for round in 0..150 {
             thread::scope(|s| {
                 let lead = lead(group, &1);
                 for _ in 0..4 {
