@@ -8,6 +8,8 @@ mod group;
 mod lead;
 mod registry;
 mod seats;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod waits;
 
 pub use group::{FailurePolicy, Group, GroupBuilder, Join};

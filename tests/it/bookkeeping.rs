@@ -163,10 +163,12 @@ fn no_caller_gets_an_outcome_that_was_there_before_it_came() {
         thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {
-                    for _ in 0..5_000 {
+                    for round in 0..3_000 {
                         let before = returned.load(SeqCst);
                         let load = || {
-                            thread::yield_now();
+                            if round % 8 == 0 {
+                                thread::yield_now();
+                            }
                             Ok(loaded.fetch_add(1, SeqCst) + 1)
                         };
                         let value = group.run(&1, load).must();

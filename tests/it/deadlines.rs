@@ -233,38 +233,6 @@ fn landed_beats_late() {
     });
 }
 
-/// Whoever leaves a landed flight calls others out of it. So do those who leave it by themselves,
-/// because their deadline fired when they were about to be called, or the others would sleep on.
-#[test]
-fn one_who_leaves_a_landed_flight_late_still_calls_the_next() {
-    within(|| {
-        let group = &Numbers::new();
-        for round in 0..300 {
-            thread::scope(|s| {
-                let lead = lead(group, &1);
-                for _ in 0..4 {
-                    s.spawn(|| assert_eq!(group.run(&1, unwanted).must(), 1));
-                }
-                until_waiting(group, 4);
-                // Seated last, so called first.
-                let at = Instant::now() + ms(2);
-                for _ in 0..2 {
-                    s.spawn(move || {
-                        let end = group.run_deadline(&1, at, || Ok(2));
-                        assert!(end.is_ok() || end.is_err_and(|error| error.is_timed_out()));
-                    });
-                }
-                let landing = at + Duration::from_micros(round % 150);
-                while Instant::now() < landing {
-                    std::hint::spin_loop();
-                }
-                lead.land(Ok(1)).unwrap();
-            });
-            assert_idle(group);
-        }
-    });
-}
-
 #[test]
 fn a_passed_deadline_does_not_wait() {
     within(|| {
