@@ -213,17 +213,13 @@ fn medians<const N: usize>(rounds: &[[f64; N]]) -> [f64; N] {
 
 const MISSERS: [&str; 4] = ["onefill", "quick_cache", "moka", "OnceLock map"];
 
-/// Misses of each thread and round: some milliseconds, so that the clock and the barrier weigh
-/// nothing.
-const MISSES: u64 = 20_000;
-
 fn misses_of_one(report: &Report) -> Vec<Ratio> {
     const QUICK_CACHE: &str = "miss_1t_vs_quick_cache";
     const MOKA: &str = "miss_1t_vs_moka";
     if !report.wants(QUICK_CACHE) && !report.wants(MOKA) {
         return Vec::new();
     }
-    let figures = misses::<1>(report);
+    let figures = misses::<1>(report, 1_000);
     vec![
         ratio(QUICK_CACHE, figures[0], figures[1], 0.80),
         ratio(MOKA, figures[0], figures[2], 0.10),
@@ -235,12 +231,16 @@ fn misses_of_two(report: &Report) -> Vec<Ratio> {
     if !report.wants(QUICK_CACHE) {
         return Vec::new();
     }
-    let figures = misses::<2>(report);
+    let figures = misses::<2>(report, 20_000);
     vec![ratio(QUICK_CACHE, figures[0], figures[1], 0.80)]
 }
 
-/// Misses from `THREADS` threads at the same time: nanoseconds per miss, over all threads.
-fn misses<const THREADS: usize>(report: &Report) -> [f64; 4] {
+/// Misses from `THREADS` threads at the same time, `count` of each in a round: nanoseconds per miss,
+/// over all threads.
+///
+/// A round of one thread is shorter than a time slice, so that most rounds are not interrupted;
+/// one of several is long enough for the barrier not to count.
+fn misses<const THREADS: usize>(report: &Report, count: u64) -> [f64; 4] {
     let contenders: [&dyn Contender; 4] =
         [&onefill(), &quick_cache(), &moka(), &OnceLocks::default()];
     let start = Barrier::new(THREADS);
@@ -250,13 +250,13 @@ fn misses<const THREADS: usize>(report: &Report) -> [f64; 4] {
     let spans = Mutex::new(Vec::new());
 
     let turn = |thread: u64, turn: u64| {
-        let first = (turn * THREADS as u64 + thread) * MISSES;
+        let first = (turn * THREADS as u64 + thread) * count;
         start.wait();
         if over.get().is_some() {
             return false;
         }
         let began = Instant::now();
-        contenders[turn as usize % contenders.len()].misses(first..first + MISSES);
+        contenders[turn as usize % contenders.len()].misses(first..first + count);
         let ended = Instant::now();
         spans.lock().unwrap().push((began, ended));
         finish.wait();
@@ -273,7 +273,7 @@ fn misses<const THREADS: usize>(report: &Report) -> [f64; 4] {
                 let spans = std::mem::take(&mut *spans.lock().unwrap());
                 let began = spans.iter().map(|span| span.0).min().unwrap();
                 let ended = spans.iter().map(|span| span.1).max().unwrap();
-                (ended - began).as_nanos() as f64 / (THREADS as u64 * MISSES) as f64
+                (ended - began).as_nanos() as f64 / (THREADS as u64 * count) as f64
             })
         });
         let _ = over.set(());

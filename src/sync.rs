@@ -2,7 +2,8 @@
 //!
 //! Everything in this crate that blocks, or that one thread writes and another reads, is named
 //! here and nowhere else, so that one `--cfg loom` puts the whole crate under the model checker.
-//! The two halves have the same names and the same shapes: those of parking_lot and once_cell.
+//! The two halves have the same names and the same shapes: those of parking_lot and once_cell, and
+//! of a bell.
 
 #[cfg(not(loom))]
 pub(crate) use real::*;
@@ -14,11 +15,13 @@ pub(crate) use model::*;
 #[cfg(not(loom))]
 mod real {
     pub(crate) use once_cell::sync::OnceCell;
-    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::Arc as Handle;
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
+
+    use std::sync::Condvar;
 
     /// Hashes keys; seeded once per process, so that nobody outside can choose collisions.
     pub(crate) type KeyHasher = foldhash::fast::RandomState;
@@ -28,13 +31,57 @@ mod real {
         then.elapsed()
     }
 
-    /// How many others each leaving follower calls. Two is enough for the herd to leave in
-    /// `log2(n)` steps.
-    pub(crate) const FAN_OUT: usize = 2;
+    /// How many followers share a row. More do not make a herd leave sooner.
+    pub(crate) const ROW: usize = 32;
 
     /// Shards of a registry: enough that threads on distinct keys seldom meet, few enough that an
     /// idle registry stays small (a shard is one padded line until it is used).
     pub(crate) const SHARDS: usize = 64;
+
+    /// A value under a lock, and threads that wait for it to change.
+    ///
+    /// Made of std's primitives, which wake all who wait with one system call. parking_lot's condvar
+    /// would hand them over to the mutex, which lets them go one by one.
+    #[derive(Debug)]
+    pub(crate) struct Bell<T> {
+        value: std::sync::Mutex<T>,
+        changed: Condvar,
+    }
+
+    impl<T> Bell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Bell { value: std::sync::Mutex::new(value), changed: Condvar::new() }
+        }
+
+        /// Changes the value and wakes all who wait.
+        pub(crate) fn ring(&self, change: impl FnOnce(&mut T)) {
+            change(&mut self.value.lock().expect(UNPOISONED));
+            self.changed.notify_all();
+        }
+
+        /// Waits until `heard` finds something in the value; `None` if the deadline fires before.
+        pub(crate) fn wait_until<R>(
+            &self,
+            deadline: Option<Instant>,
+            heard: impl Fn(&T) -> Option<R>,
+        ) -> Option<R> {
+            let mut value = self.value.lock().expect(UNPOISONED);
+            loop {
+                if let Some(heard) = heard(&value) {
+                    return Some(heard);
+                }
+                value = match deadline {
+                    None => self.changed.wait(value).expect(UNPOISONED),
+                    Some(at) => {
+                        let left = at.checked_duration_since(Instant::now())?;
+                        self.changed.wait_timeout(value, left).expect(UNPOISONED).0
+                    }
+                };
+            }
+        }
+    }
+
+    const UNPOISONED: &str = "nothing that can panic runs under a bell's lock";
 
     /// A static that both halves can make.
     macro_rules! global {
@@ -85,8 +132,9 @@ mod model {
     /// Unseeded: which shard a key falls into must not differ between two runs of one schedule.
     pub(crate) type KeyHasher = foldhash::fast::FixedState;
 
-    /// One, so that three callers are enough for a woken follower to owe another its call.
-    pub(crate) const FAN_OUT: usize = 1;
+    /// Two, so that three callers are enough for a woken follower to owe another its call, and four
+    /// for a row that is shared.
+    pub(crate) const ROW: usize = 2;
 
     pub(crate) const SHARDS: usize = 2;
 
@@ -207,8 +255,48 @@ mod model {
         }
 
         #[track_caller]
-        pub(crate) fn notify_one(&self) {
-            self.0.notify_one();
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Bell<T> {
+        value: Mutex<T>,
+        changed: Condvar,
+    }
+
+    impl<T> Bell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Bell { value: Mutex::new(value), changed: Condvar::new() }
+        }
+
+        #[track_caller]
+        pub(crate) fn ring(&self, change: impl FnOnce(&mut T)) {
+            change(&mut self.value.lock());
+            self.changed.notify_all();
+        }
+
+        #[track_caller]
+        pub(crate) fn wait_until<R>(
+            &self,
+            deadline: Option<Instant>,
+            heard: impl Fn(&T) -> Option<R>,
+        ) -> Option<R> {
+            let mut value = self.value.lock();
+            loop {
+                if let Some(heard) = heard(&value) {
+                    return Some(heard);
+                }
+                match deadline {
+                    None => self.changed.wait(&mut value),
+                    Some(at) => {
+                        if self.changed.wait_until(&mut value, at).timed_out() {
+                            return heard(&value);
+                        }
+                    }
+                }
+            }
         }
     }
 

@@ -45,9 +45,9 @@ pub const BUGS: &[Bug] = &[
             Edit(
                 FLIGHT,
                 "let published = self.outcome.set(outcome);",
-                "self.pass_on::<1>(|seats| seats.landed()); let published = self.outcome.set(outcome);",
+                "self.pass_on(|seats| seats.landed()); let published = self.outcome.set(outcome);",
             ),
-            Edit(FLIGHT, "self.pass_on::<1>(|seats| seats.landed()); }", "}"),
+            Edit(FLIGHT, "self.pass_on(|seats| seats.landed()); }", "}"),
         ],
         caught_by: &[(
             "landing::every_follower_is_called",
@@ -66,29 +66,29 @@ pub const BUGS: &[Bug] = &[
             ),
             Edit(
                 FLIGHT,
-                "self.pass_on::<1>(|seats| seats.landed()); }",
-                "if let Some(seat) = next { seat.call(Call::Landed); } }",
+                "self.pass_on(|seats| seats.landed()); }",
+                "if let Some(row) = next { row.call(); } }",
             ),
         ],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
     Bug {
         name: "forget_to_call",
-        edits: &[Edit(FLIGHT, "seat.call(Call::Landed);", "")],
+        edits: &[Edit(FLIGHT, "row.call();", "")],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
     Bug {
-        name: "notify_before_the_call",
+        name: "empty_rows_are_called",
         edits: &[Edit(
             SEATS,
-            "*self.call.lock() = what; self.called.notify_one();",
-            "self.called.notify_one(); *self.call.lock() = what;",
+            "if seats.any(|seat| self.seats.get(seat).is_some_and(Option::is_some)) {",
+            "if seats.any(|_| true) {",
         )],
-        caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
+        caught_by: &[("landing::a_deadline_fires_at_any_point", DEADLOCK)],
     },
     Bug {
         name: "only_the_leader_calls",
-        edits: &[Edit(FLIGHT, "self.pass_on::<FAN_OUT>(|_| ());", "")],
+        edits: &[Edit(FLIGHT, "self.pass_on(|_| ());", "")],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
     Bug {
@@ -103,11 +103,11 @@ pub const BUGS: &[Bug] = &[
     Bug {
         name: "pay_after_cloning",
         edits: &[
-            Edit(FLIGHT, "self.pass_on::<FAN_OUT>(|_| ());", ""),
+            Edit(FLIGHT, "self.pass_on(|_| ());", ""),
             Edit(
                 GROUP,
                 "Ok(Some(Join::Landed(value.clone())))",
-                "{ let value = value.clone(); flight.pass_on::<{ crate::sync::FAN_OUT }>(|_| ()); Ok(Some(Join::Landed(value))) }",
+                "{ let value = value.clone(); flight.pass_on(|_| ()); Ok(Some(Join::Landed(value))) }",
             ),
         ],
         caught_by: &[("landing::a_panicking_clone_wedges_nothing", DEADLOCK)],
@@ -275,8 +275,8 @@ pub const BUGS: &[Bug] = &[
         name: "promoted_seat_stays_taken",
         edits: &[Edit(
             SEATS,
-            "let seat = self.rows[row].take()?; self.vacant.push(row);",
-            "let seat = self.rows[row].clone()?;",
+            "let Some(seat) = self.seats[most].take() else { return false }; self.vacant.push(most);",
+            "let Some(seat) = self.seats[most].as_ref().map(|seat| Seat { ..*seat }) else { return false };",
         )],
         caught_by: &[("hand_over::the_most_patient_follower_leads", DEADLOCK)],
     },
@@ -317,7 +317,7 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "seat_not_given_back",
-        edits: &[Edit(SEATS, "*there = None; self.vacant.push(row);", "*there = None;")],
+        edits: &[Edit(SEATS, "self.vacant.push(place.seat); self.unseated", "self.unseated")],
         caught_by: &[("caps::a_late_follower_gives_its_place_back", NO_ROOM)],
     },
     Bug {
@@ -353,8 +353,8 @@ pub const BUGS: &[Bug] = &[
         name: "edges_outlive_the_flight",
         edits: &[Edit(
             FLIGHT,
-            "self.pass_on::<1>(|seats| seats.landed()); }",
-            "self.pass_on::<1>(|_| ()); }",
+            "self.pass_on(|seats| seats.landed()); }",
+            "self.pass_on(|_| ()); }",
         )],
         caught_by: &[("waits::a_landed_flight_closes_no_cycle", NO_CYCLE)],
     },
@@ -362,14 +362,14 @@ pub const BUGS: &[Bug] = &[
         name: "edge_outlives_its_wait",
         edits: &[Edit(
             SEATS,
-            "self.vacant.push(row); self.unseated(seat); true",
-            "self.vacant.push(row); true",
+            "self.vacant.push(place.seat); self.unseated(&seat); true",
+            "self.vacant.push(place.seat); true",
         )],
         caught_by: &[("waits::a_wait_that_timed_out_closes_no_cycle", NO_CYCLE)],
     },
     Bug {
         name: "promotion_redraws_nothing",
-        edits: &[Edit(SEATS, "waits::redraw(sitters_with_edges(&self.rows), self.driver);", "")],
+        edits: &[Edit(SEATS, "waits::redraw(sitters_with_edges(&self.seats), self.driver);", "")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
     },
     Bug {

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::{Cap, Error};
-use crate::sync::{Arc, AtomicUsize, FAN_OUT, Mutex, OnceCell, Ordering, age};
+use crate::sync::{Arc, AtomicUsize, Mutex, OnceCell, Ordering, age};
 
-use self::seats::{Call, Seat, Seats};
+use self::seats::{Call, Place, Seats};
 use self::waits::WouldClose;
 
 /// What a flight lands with, as its followers get it.
@@ -39,15 +39,15 @@ enum Outcome<V, E> {
 ///
 /// # How the herd leaves
 ///
-/// Waking a thread costs a system call. A leader that woke its whole herd would return late by as
-/// many calls as it had followers; a condvar that requeues them lets them go one by one. So the
-/// leader calls one follower and is gone, and each follower that leaves a landed flight owes
-/// [`FAN_OUT`] others the same before it does anything else: the herd leaves like a tree.
+/// Waking threads costs system calls. A leader that woke its whole herd would return late by as
+/// many calls as it had followers; a condvar that requeues them lets them go one by one. So
+/// followers sit in [rows](seats::Row), each of which is woken with one call. The leader calls the first
+/// row, in which only one of them sits, and is gone; and each follower that leaves a landed flight
+/// owes the next row the same before it does anything else. The herd leaves like a tree.
 ///
-/// Nobody is forgotten. Every seat that leaves the rows of a landed flight, called or by itself
-/// because its deadline fired just then, brings a debt of `FAN_OUT ≥ 1` calls, and the leader a
-/// debt of one. Once all debts are paid the rows are empty: otherwise each debt took at least one
-/// seat out of them, more in all than there were debts.
+/// Nobody is forgotten. Only rows in which somebody sits are called, and whoever sits there will
+/// leave, called or by itself because its deadline fired just then, and then owes a call. So as
+/// long as there are rows to call somebody owes one; and the leader owes the first.
 #[derive(Debug)]
 struct Flight<V, E> {
     /// Written once, by the driver; never after [`Outcome`] was seen by anyone.
@@ -108,8 +108,7 @@ impl<V, E> Flight<V, E> {
         debug_assert!(published.is_ok(), "a flight lands once");
         // Taking the gate only now is what loses no follower: one that did not see the outcome
         // is in its seat by the time the gate is ours (seeded bug: `land_without_gate`).
-        // One call: by the second, the herd may be awake on this processor, too.
-        self.pass_on::<1>(|seats| seats.landed());
+        self.pass_on(|seats| seats.landed());
     }
 
     /// What the flight landed with, once it has.
@@ -118,28 +117,20 @@ impl<V, E> Flight<V, E> {
     }
 
     /// Pays the debt of everyone who leaves a landed flight: calls the next to go.
-    fn pass_on<const CALLS: usize>(&self, first: impl FnOnce(&mut Seats)) {
-        let mut next: [Option<Arc<Seat>>; CALLS] = [const { None }; CALLS];
-        {
+    fn pass_on(&self, first: impl FnOnce(&mut Seats)) {
+        let next = {
             let mut seats = self.seats.lock();
             first(&mut seats);
-            next.fill_with(|| seats.next_to_call());
-        }
-        for seat in next.iter().flatten() {
-            seat.call(Call::Landed);
+            seats.next_to_call()
+        };
+        if let Some(row) = next {
+            row.call();
         }
     }
 
     /// Makes the follower with the most time left the driver, if there is any.
     fn hand_over(&self) -> bool {
-        let promoted = self.seats.lock().promote();
-        match promoted {
-            Some(seat) => {
-                seat.call(Call::Lead);
-                true
-            }
-            None => false,
-        }
+        self.seats.lock().promote()
     }
 
     /// Waits for the outcome.
@@ -168,16 +159,15 @@ impl<V, E> Flight<V, E> {
             return Err(Error::Overloaded { cap: Cap::PerKey, limit: wait.max_per_key });
         }
         let parked = Parked::count(wait)?;
-        let seat = Arc::new(Seat::new(wait.deadline));
-        let row = seats.sit(&seat).map_err(|WouldClose| Error::WouldDeadlock)?;
+        let place = seats.sit(wait.deadline).map_err(|WouldClose| Error::WouldDeadlock)?;
         drop(seats);
 
-        let call = seat.wait();
+        let call = place.wait();
         drop(parked);
         match call {
             Call::Lead => Ok(Followed::Promoted),
             Call::Landed => Ok(Followed::Landed(self.leave_landed())),
-            Call::None => self.leave_late(row, &seat, wait.started),
+            Call::None => self.leave_late(&place, wait.started),
         }
     }
 
@@ -185,11 +175,10 @@ impl<V, E> Flight<V, E> {
     #[cold]
     fn leave_late(
         &self,
-        row: usize,
-        seat: &Arc<Seat>,
+        place: &Place,
         started: Option<Instant>,
     ) -> Result<Followed<'_, V, E>, Error<E>> {
-        let seated = self.seats.lock().leave(row, seat);
+        let seated = self.seats.lock().leave(place);
         let timed_out =
             Error::TimedOut { waited: started.map(|at| at.elapsed()).unwrap_or_default() };
         match self.outcome.get() {
@@ -210,7 +199,7 @@ impl<V, E> Flight<V, E> {
     /// cloning it is the user's code, which may be slow or panic (seeded bug:
     /// `pay_after_cloning`).
     fn leave_landed(&self) -> &Outcome<V, E> {
-        self.pass_on::<FAN_OUT>(|_| ());
+        self.pass_on(|_| ());
         self.outcome.get().expect("a follower is called once the flight has landed")
     }
 }

@@ -1,9 +1,11 @@
-//! Where followers wait: a [`Seat`] each, and the [`Seats`] of a flight.
+//! Where followers wait: the [`Seats`] of a flight, in [`Row`]s.
+
+use std::ops::RangeInclusive;
 
 use std::time::Instant;
 
 use crate::deadline::Deadline;
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, Bell, ROW};
 
 use super::waits::{self, ThreadNo, WouldClose};
 
@@ -18,51 +20,73 @@ pub(super) enum Call {
     Lead,
 }
 
-/// One follower's place to wait, with a condvar of its own.
+/// Seats whose sitters are woken together: waking many with one system call costs a fraction of
+/// waking each with its own.
 ///
-/// A shared condvar would wake its herd into one mutex, to leave one by one. A seat's mutex is
-/// never contended by more than the sitter and the one who calls it.
+/// The first seat is a row of its own, for the leader to call; it wakes one and returns. After it
+/// come rows of [`ROW`] seats, not one row for all, so that they can be called from several
+/// processors and few meet at one lock.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Row {
+    called: Bell<Called>,
+}
+
+/// What has been called to a row.
+#[derive(Debug)]
+struct Called {
+    landed: bool,
+    /// Who was told to lead, last. Nobody else is until that one has left or landed the flight.
+    lead: Option<Ticket>,
+}
+
+/// Tells apart all who ever took a seat in one flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticket(u64);
+
+impl Row {
+    fn new() -> Row {
+        Row { called: Bell::new(Called { landed: false, lead: None }) }
+    }
+
+    /// The flight has landed: calls all who sit here.
+    pub(super) fn call(&self) {
+        self.called.ring(|called| called.landed = true);
+    }
+
+    fn call_to_lead(&self, ticket: Ticket) {
+        self.called.ring(|called| called.lead = Some(ticket));
+    }
+}
+
+/// A seat, as its sitter knows it.
+#[derive(Debug)]
+pub(super) struct Place {
+    row: Arc<Row>,
+    seat: usize,
+    ticket: Ticket,
+    deadline: Deadline,
+}
+
+impl Place {
+    /// Waits until called, or until the deadline fires: then the call is [`Call::None`].
+    pub(super) fn wait(&self) -> Call {
+        let call = |called: &Called| match called {
+            Called { landed: true, .. } => Some(Call::Landed),
+            Called { lead: Some(ticket), .. } if *ticket == self.ticket => Some(Call::Lead),
+            _ => None,
+        };
+        self.row.called.wait_until(self.deadline.instant(), call).unwrap_or(Call::None)
+    }
+}
+
+/// A seat, as the flight knows it.
+#[derive(Debug)]
+struct Seat {
+    ticket: Ticket,
     sitter: ThreadNo,
     /// Whether the sitter drives a flight itself, so that it has an edge in the graph of waits.
     driving: bool,
     deadline: Deadline,
-    call: Mutex<Call>,
-    called: Condvar,
-}
-
-impl Seat {
-    pub(super) fn new(deadline: Deadline) -> Seat {
-        Seat {
-            sitter: waits::this_thread(),
-            driving: waits::is_driving(),
-            deadline,
-            call: Mutex::new(Call::None),
-            called: Condvar::new(),
-        }
-    }
-
-    /// Waits until called, or until the deadline fires: then the call is [`Call::None`].
-    pub(super) fn wait(&self) -> Call {
-        let mut call = self.call.lock();
-        while *call == Call::None {
-            match self.deadline.instant() {
-                None => self.called.wait(&mut call),
-                Some(at) => {
-                    if self.called.wait_until(&mut call, at).timed_out() {
-                        break;
-                    }
-                }
-            }
-        }
-        *call
-    }
-
-    pub(super) fn call(&self, what: Call) {
-        *self.call.lock() = what;
-        self.called.notify_one();
-    }
 }
 
 /// The seats of one flight, guarded by its gate.
@@ -72,9 +96,15 @@ pub(super) struct Seats {
     driver: ThreadNo,
     /// When it became so, if it was not the first.
     handed_over: Option<Instant>,
-    /// A sitter keeps its row until it leaves; rows of those who left are used again.
-    rows: Vec<Option<Arc<Seat>>>,
+    /// A sitter keeps its seat until it leaves; seats of those who left are used again.
+    seats: Vec<Option<Seat>>,
     vacant: Vec<usize>,
+    /// As many as the seats need.
+    rows: Vec<Arc<Row>>,
+    /// After the landing: how many rows have been called.
+    called: usize,
+    /// How many tickets were given out.
+    tickets: u64,
     /// How many sitters have an edge in the graph of waits.
     edges: usize,
 }
@@ -84,8 +114,11 @@ impl Seats {
         Seats {
             driver: waits::this_thread(),
             handed_over: None,
-            rows: Vec::new(),
+            seats: Vec::new(),
             vacant: Vec::new(),
+            rows: Vec::new(),
+            called: 0,
+            tickets: 0,
             edges: 0,
         }
     }
@@ -101,56 +134,67 @@ impl Seats {
     }
 
     pub(super) fn taken(&self) -> usize {
-        self.rows.len() - self.vacant.len()
+        self.seats.len() - self.vacant.len()
     }
 
-    /// Takes a seat, unless waiting in it could never end. Returns its row.
-    pub(super) fn sit(&mut self, seat: &Arc<Seat>) -> Result<usize, WouldClose> {
-        if seat.driving {
-            waits::draw(seat.sitter, self.driver)?;
+    /// Takes a seat, unless waiting in it could never end.
+    pub(super) fn sit(&mut self, deadline: Deadline) -> Result<Place, WouldClose> {
+        let sitter = waits::this_thread();
+        let driving = waits::is_driving();
+        if driving {
+            waits::draw(sitter, self.driver)?;
             self.edges += 1;
         }
-        let row = self.vacant.pop().unwrap_or_else(|| {
-            self.rows.push(None);
-            self.rows.len() - 1
+        let seat = self.vacant.pop().unwrap_or_else(|| {
+            self.seats.push(None);
+            self.seats.len() - 1
         });
-        self.rows[row] = Some(Arc::clone(seat));
-        Ok(row)
+        let row = row_of(seat);
+        if row == self.rows.len() {
+            self.rows.push(Arc::new(Row::new()));
+        }
+        let ticket = Ticket(self.tickets);
+        self.tickets += 1;
+        self.seats[seat] = Some(Seat { ticket, sitter, driving, deadline });
+        Ok(Place { row: Arc::clone(&self.rows[row]), seat, ticket, deadline })
     }
 
-    /// Leaves the seat in `row`; does nothing if its sitter was called out of it already.
-    pub(super) fn leave(&mut self, row: usize, seat: &Arc<Seat>) -> bool {
-        let there = self.rows.get_mut(row);
-        match there.filter(|there| there.as_ref().is_some_and(|there| Arc::ptr_eq(there, seat))) {
-            Some(there) => {
-                *there = None;
-                self.vacant.push(row);
-                self.unseated(seat);
+    /// Leaves a seat. Returns whether its sitter was still in it, and not called to lead.
+    pub(super) fn leave(&mut self, place: &Place) -> bool {
+        let there = &mut self.seats[place.seat];
+        match there.take_if(|there| there.ticket == place.ticket) {
+            Some(seat) => {
+                self.vacant.push(place.seat);
+                self.unseated(&seat);
                 true
             }
             None => false,
         }
     }
 
-    /// Takes the sitter with the most time left out of its seat and makes it the driver. From here
-    /// on the others wait for it, those with an edge already and those to come (seeded bugs:
-    /// `promotion_redraws_nothing`, `promoted_is_not_the_driver`).
-    pub(super) fn promote(&mut self) -> Option<Arc<Seat>> {
-        let patience = |row: &usize| {
-            let seat = self.rows[*row].as_ref()?;
+    /// Takes the sitter with the most time left out of its seat and makes it the driver, if there
+    /// is any. From here on the others wait for it, those with an edge already and those to come
+    /// (seeded bugs: `promotion_redraws_nothing`, `promoted_is_not_the_driver`).
+    ///
+    /// It is called at once, under the gate: of two calls to lead in one row, the one that comes
+    /// second must be the one that was meant to.
+    pub(super) fn promote(&mut self) -> bool {
+        let patience = |seat: &usize| {
+            let seat = self.seats[*seat].as_ref()?;
             // Never is longer than any instant.
             Some((seat.deadline == Deadline::NEVER, seat.deadline.instant()))
         };
-        let row = (0..self.rows.len()).rev().max_by_key(patience)?;
-        let seat = self.rows[row].take()?;
-        self.vacant.push(row);
+        let Some(most) = (0..self.seats.len()).rev().max_by_key(patience) else { return false };
+        let Some(seat) = self.seats[most].take() else { return false };
+        self.vacant.push(most);
         self.unseated(&seat);
         self.driver = seat.sitter;
         self.handed_over = Some(Instant::now());
         if self.edges > 0 {
-            waits::redraw(sitters_with_edges(&self.rows), self.driver);
+            waits::redraw(sitters_with_edges(&self.seats), self.driver);
         }
-        Some(seat)
+        self.rows[row_of(most)].call_to_lead(seat.ticket);
+        true
     }
 
     /// The flight has landed: nobody waits for its driver any more, called or not yet.
@@ -159,16 +203,19 @@ impl Seats {
     /// that is no more (seeded bug: `edges_outlive_the_flight`).
     pub(super) fn landed(&mut self) {
         if self.edges > 0 {
-            waits::erase(sitters_with_edges(&self.rows));
+            waits::erase(sitters_with_edges(&self.seats));
             self.edges = 0;
         }
     }
 
-    /// After the landing: takes one who is to be called.
-    pub(super) fn next_to_call(&mut self) -> Option<Arc<Seat>> {
-        while let Some(row) = self.rows.pop() {
-            if row.is_some() {
-                return row;
+    /// After the landing: the next row to be called. Rows in which nobody sits any more are passed
+    /// over, for nobody there would call the next.
+    pub(super) fn next_to_call(&mut self) -> Option<Arc<Row>> {
+        while let Some(row) = self.rows.get(self.called) {
+            let mut seats = seats_of(self.called);
+            self.called += 1;
+            if seats.any(|seat| self.seats.get(seat).is_some_and(Option::is_some)) {
+                return Some(Arc::clone(row));
             }
         }
         None
@@ -184,6 +231,19 @@ impl Seats {
     }
 }
 
-fn sitters_with_edges(rows: &[Option<Arc<Seat>>]) -> impl Iterator<Item = ThreadNo> {
-    rows.iter().flatten().filter(|seat| seat.driving).map(|seat| seat.sitter)
+fn sitters_with_edges(seats: &[Option<Seat>]) -> impl Iterator<Item = ThreadNo> {
+    seats.iter().flatten().filter(|seat| seat.driving).map(|seat| seat.sitter)
+}
+
+/// The row that a seat is in.
+fn row_of(seat: usize) -> usize {
+    seat.div_ceil(ROW)
+}
+
+/// The seats of a row.
+fn seats_of(row: usize) -> RangeInclusive<usize> {
+    match row {
+        0 => 0..=0,
+        _ => (row - 1) * ROW + 1..=row * ROW,
+    }
 }
