@@ -62,7 +62,7 @@
 //! must be caught. `cd loom-tests && cargo test` prints how many schedules and which bugs.
 //!
 //! You can check your own code the same way: built with `--cfg loom`, a [`Group`] runs on loom's
-//! threads. `loom-tests/downstream` is an example.
+//! threads. `loom-tests/tests/downstream.rs` is an example.
 //!
 //! # Where to find what
 //!
