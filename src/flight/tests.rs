@@ -12,16 +12,15 @@ fn flight() -> Numbers {
     thread::spawn(|| Flight::new(None)).join().unwrap()
 }
 
-/// Takes a seat for this thread, with a deadline that has passed.
-fn sit(flight: &Numbers) -> (usize, Arc<Seat>) {
-    let seat = Arc::new(Seat::new(Deadline::at(Instant::now())));
-    let row = flight.seats.lock().sit(&seat).ok().unwrap();
-    (row, seat)
+/// Takes a seat for this thread, with a deadline that has passed. The first to come has a row of
+/// its own, those who come after it share the next.
+fn sit(flight: &Numbers) -> Place {
+    flight.seats.lock().sit(Deadline::at(Instant::now())).ok().unwrap()
 }
 
 /// Whether its sitter would find that it was called. It does not wait: it is late.
-fn is_called(seat: &Seat) -> bool {
-    seat.wait() != Call::None
+fn is_called(place: &Place) -> bool {
+    place.wait() != Call::None
 }
 
 /// Its deadline has fired, it was called before it could say so, and nobody else will call those
@@ -29,53 +28,51 @@ fn is_called(seat: &Seat) -> bool {
 #[test]
 fn one_who_is_late_for_a_landing_gets_the_outcome_and_calls_the_next() {
     let flight = flight();
-    let others = [(); FAN_OUT].map(|()| sit(&flight).1);
-    let late = [(); FAN_OUT].map(|()| sit(&flight));
+    let late = sit(&flight);
+    let others = [(); 2].map(|()| sit(&flight));
 
     flight.land(Outcome::Value(1));
-    assert!(late.iter().all(|(_, seat)| is_called(seat)), "last to come, first to go");
-    assert!(others.iter().all(|seat| !is_called(seat)));
+    assert!(is_called(&late), "the leader calls one");
+    assert!(!others.iter().any(is_called));
 
-    let (row, seat) = &late[0];
-    let end = flight.leave_late(*row, seat, None).ok().unwrap();
+    let end = flight.leave_late(&late, None).ok().unwrap();
     assert!(matches!(end, Followed::Landed(Outcome::Value(1))), "landed beats late");
-    assert!(others.iter().all(|seat| is_called(seat)));
+    assert!(others.iter().all(is_called));
 }
 
 /// Its deadline has fired, the flight has landed, and nobody has called it yet.
 #[test]
 fn one_who_leaves_its_seat_in_a_landed_flight_calls_the_next() {
     let flight = flight();
-    let (row, late) = sit(&flight);
-    let others = [(); FAN_OUT].map(|()| sit(&flight).1);
+    let late = sit(&flight);
+    let others = [(); 2].map(|()| sit(&flight));
 
     // Published, but the driver has yet to come through the gate.
     flight.outcome.set(Outcome::Value(1)).unwrap();
-    let end = flight.leave_late(row, &late, None).ok().unwrap();
+    let end = flight.leave_late(&late, None).ok().unwrap();
     assert!(matches!(end, Followed::Landed(Outcome::Value(1))));
-    assert!(others.iter().all(|seat| is_called(seat)));
+    assert!(others.iter().all(is_called));
 }
 
 /// There is nothing to return, but the others are to be called all the same.
 #[test]
 fn one_who_is_late_and_has_to_ask_anew_is_late_and_calls_the_next() {
     let flight = flight();
-    let others = [(); FAN_OUT].map(|()| sit(&flight).1);
-    let late = [(); FAN_OUT].map(|()| sit(&flight));
+    let late = sit(&flight);
+    let others = [(); 2].map(|()| sit(&flight));
 
     flight.land(Outcome::Disbanded);
-    let (row, seat) = &late[0];
-    let end = flight.leave_late(*row, seat, None);
+    let end = flight.leave_late(&late, None);
     assert!(matches!(end, Err(Error::TimedOut { .. })));
-    assert!(others.iter().all(|seat| is_called(seat)));
+    assert!(others.iter().all(is_called));
 }
 
 #[test]
 fn one_who_is_promoted_as_its_deadline_fires_has_to_pass_the_flight_on() {
     let flight = flight();
-    let (row, late) = sit(&flight);
+    let late = sit(&flight);
     assert!(flight.hand_over());
-    let end = flight.leave_late(row, &late, None).ok().unwrap();
+    let end = flight.leave_late(&late, None).ok().unwrap();
     assert!(matches!(end, Followed::PromotedLate(Error::TimedOut { .. })));
     assert!(flight.seats.lock().driven_here(), "until it has");
 }
