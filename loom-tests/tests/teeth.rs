@@ -3,6 +3,11 @@
 //! Each runs in a process of its own. A model that deadlocks while it is torn down may abort, and
 //! that says nothing; the words do.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the scenarios are compiled once for each seeded bug, against the library with that bug"
+)]
+
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
