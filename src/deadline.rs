@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "cache")]
+use crate::sync::{Condvar, MutexGuard};
+
 /// How long a caller is willing to wait: until an instant, or for as long as it takes.
 ///
 /// A deadline is made once, when a call begins, and spent by every wait inside that call; it is
@@ -58,6 +61,19 @@ impl Deadline {
     /// Whether it has passed. Reads the clock unless the deadline is never.
     pub fn has_passed(self) -> bool {
         self.0.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Waits on `condvar` once, until notified or until the deadline fires; `false` is the latter.
+    /// What happened in the moment it fired is to be seen under the lock, which is held again.
+    #[cfg(feature = "cache")]
+    pub(crate) fn wait<T>(self, condvar: &Condvar, guard: &mut MutexGuard<'_, T>) -> bool {
+        match self.0 {
+            None => {
+                condvar.wait(guard);
+                true
+            }
+            Some(at) => !condvar.wait_until(guard, at).timed_out(),
+        }
     }
 
     /// The earlier of the two.

@@ -2,8 +2,14 @@
 //! loads it, and the others get its answer, each within its own deadline.
 //!
 //! onefill is for blocking servers: a thread per request, and a database client, a file or a slow
-//! computation inside. There is no async in it, no unsafe code, and no thread of its own behind
-//! your back.
+//! computation inside. There is no async in it and no unsafe code.
+//!
+//! - [`Group`] shares a load among those who ask while it runs, and remembers nothing.
+//! - [`Cache`] stands on it and remembers: a read-through cache with TTLs, stale windows, refreshes
+//!   behind its readers, absences, admission and counters. The [`guide`] says what happens when.
+//! - A [`Fleet`](fleet::Fleet) puts the caches of several processes on one shared tier, with one
+//!   load of a key between them. So far there is the tier [in memory](fleet::memory), for tests and
+//!   for whoever writes their own.
 //!
 //! ```
 //! use onefill::{Error, Group};
@@ -49,7 +55,8 @@
 //!   overlap when a flight was forgotten or overdue.
 //! - **It does not interrupt a loader.** A deadline ends the waiting of the caller that brought it.
 //!   A caller that leads runs its loader to the end; give the loader its own timeout.
-//! - **It does not remember.** A [`Group`] shares a load among those who ask while it runs.
+//! - **A group does not remember.** It shares a load among those who ask while it runs. What is to
+//!   be kept is for a [`Cache`].
 //! - **It does not bound different keys.** A cold start with a thousand keys is a thousand loads.
 //! - **It is not async.** Callers block, as threads do.
 //!
@@ -68,18 +75,58 @@
 //!
 //! - [`Group`], [`GroupBuilder`], [`FailurePolicy`]: coalescing.
 //! - [`Join`], [`Lead`]: the same as a guard, for code that cannot use a closure.
+//! - [`Cache`], [`CacheBuilder`], [`Call`]: a cache, its settings, the options of one call.
+//! - [`Load`], [`Fill`]: what a loader is told, and what it returns. [`Answer`]: what a caller gets.
+//! - [`Stats`]: what a cache has done. [`Clock`]: where it takes the time from.
+//! - [`fleet`]: a shared tier, its leases, keys and envelopes.
 //! - [`Deadline`]: how long a caller waits.
 //! - [`Error`], [`Cap`]: why a caller has no value.
+//!
+//! # Features
+//!
+//! `cache`, on by default, is all but `Group`; without it there are five small dependencies. `json`
+//! and `postcard` are codecs for a shared tier, `metrics` and `tracing` tell others what happens.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
+#[cfg(feature = "cache")]
+mod admission;
+#[cfg(feature = "cache")]
+mod cache;
+#[cfg(feature = "cache")]
+mod clock;
 mod deadline;
 mod error;
+#[cfg(feature = "cache")]
+pub mod fleet;
 mod flight;
+#[cfg(feature = "cache")]
+mod freshness;
+#[cfg(feature = "cache")]
+pub mod guide;
+#[cfg(feature = "cache")]
+mod local;
+#[cfg(feature = "cache")]
+mod stats;
 mod sync;
+#[cfg(feature = "cache")]
+mod telemetry;
+#[cfg(feature = "cache")]
+mod workers;
 
+#[cfg(feature = "cache")]
+pub use cache::{
+    Answer, Cache, CacheBuilder, Call, Fill, Load, Losers, Prewarm, PrewarmReport, Progress,
+    Source, Why,
+};
+#[cfg(feature = "cache")]
+pub use clock::Clock;
 pub use deadline::Deadline;
+#[cfg(feature = "cache")]
+pub use error::{BuildError, CodecError, Fault, Refusal, TierError};
 pub use error::{Cap, Error};
 pub use flight::{FailurePolicy, Group, GroupBuilder, Join, Lead};
+#[cfg(feature = "cache")]
+pub use stats::{Gauges, Histogram, Stats};
 
 /// The README's example is compiled and run.
 #[cfg(doctest)]

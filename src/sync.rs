@@ -1,9 +1,9 @@
-//! The only door to threads' identities, locks, condvars and once-cells.
+//! The only door to threads and their own variables, locks, condvars, once-cells and channels.
 //!
 //! Everything in this crate that blocks, or that one thread writes and another reads, is named
 //! here and nowhere else, so that one `--cfg loom` puts the whole crate under the model checker.
-//! The two halves have the same names and the same shapes: those of parking_lot and once_cell, and
-//! of a bell.
+//! The two halves have the same names and the same shapes: those of parking_lot, once_cell and
+//! crossbeam-channel, and of a bell.
 
 #[cfg(not(loom))]
 pub(crate) use real::*;
@@ -11,17 +11,23 @@ pub(crate) use real::*;
 #[cfg(loom)]
 pub(crate) use model::*;
 
+/// Where the clock is read in one way only, it needs an origin. No model waits for that.
+#[cfg(all(feature = "cache", not(any(target_os = "linux", target_os = "android"))))]
+pub(crate) use std::sync::LazyLock;
+
 /// The primitives themselves, re-exported.
 #[cfg(not(loom))]
 mod real {
+    #[cfg(feature = "cache")]
+    pub(crate) use crossbeam_channel as channel;
     pub(crate) use once_cell::sync::OnceCell;
+    #[cfg(feature = "cache")]
+    pub(crate) use parking_lot::Condvar;
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::Arc as Handle;
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
-
-    use std::sync::Condvar;
 
     /// Hashes keys; seeded once per process, so that nobody outside can choose collisions.
     pub(crate) type KeyHasher = foldhash::fast::RandomState;
@@ -45,12 +51,12 @@ mod real {
     #[derive(Debug)]
     pub(crate) struct Bell<T> {
         value: std::sync::Mutex<T>,
-        changed: Condvar,
+        changed: std::sync::Condvar,
     }
 
     impl<T> Bell<T> {
         pub(crate) fn new(value: T) -> Self {
-            Bell { value: std::sync::Mutex::new(value), changed: Condvar::new() }
+            Bell { value: std::sync::Mutex::new(value), changed: std::sync::Condvar::new() }
         }
 
         /// Changes the value and wakes all who wait.
@@ -99,6 +105,15 @@ mod real {
         };
     }
     pub(crate) use local;
+
+    /// Starts a thread. Whoever drops the handle leaves it to itself.
+    #[cfg(feature = "cache")]
+    pub(crate) fn spawn(
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<std::thread::JoinHandle<()>> {
+        std::thread::Builder::new().name(name).spawn(body)
+    }
 }
 
 /// The same names over [loom](https://docs.rs/loom), which runs a model once for each way its
@@ -144,6 +159,15 @@ mod model {
         };
     }
     pub(crate) use global;
+
+    #[cfg(feature = "cache")]
+    #[track_caller]
+    pub(crate) fn spawn(
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<loom::thread::JoinHandle<()>> {
+        loom::thread::Builder::new().name(name).spawn(body)
+    }
 
     /// Deadlines no further off than this fire.
     const SOON: Duration = Duration::from_secs(3600);
@@ -254,6 +278,12 @@ mod model {
             WaitTimeoutResult(true)
         }
 
+        #[cfg(feature = "cache")]
+        #[track_caller]
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
         #[track_caller]
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
@@ -296,6 +326,87 @@ mod model {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// As much of crossbeam-channel as is used: bounded, with one sender.
+    #[cfg(feature = "cache")]
+    pub(crate) mod channel {
+        use std::collections::VecDeque;
+
+        use super::{Arc, Condvar, Mutex};
+
+        struct Shared<T> {
+            line: Mutex<Line<T>>,
+            changed: Condvar,
+        }
+
+        struct Line<T> {
+            items: VecDeque<T>,
+            room: usize,
+            connected: bool,
+        }
+
+        pub(crate) struct Sender<T>(Arc<Shared<T>>);
+
+        pub(crate) struct Receiver<T>(Arc<Shared<T>>);
+
+        pub(crate) struct TrySendError<T>(T);
+
+        impl<T> TrySendError<T> {
+            pub(crate) fn into_inner(self) -> T {
+                self.0
+            }
+        }
+
+        pub(crate) struct NoItem;
+
+        pub(crate) fn bounded<T>(room: usize) -> (Sender<T>, Receiver<T>) {
+            let line = Line { items: VecDeque::new(), room, connected: true };
+            let shared = Arc::new(Shared { line: Mutex::new(line), changed: Condvar::new() });
+            (Sender(Arc::clone(&shared)), Receiver(shared))
+        }
+
+        impl<T> Sender<T> {
+            #[track_caller]
+            pub(crate) fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
+                let mut line = self.0.line.lock();
+                if line.items.len() == line.room {
+                    return Err(TrySendError(item));
+                }
+                line.items.push_back(item);
+                drop(line);
+                self.0.changed.notify_one();
+                Ok(())
+            }
+        }
+
+        impl<T> Drop for Sender<T> {
+            fn drop(&mut self) {
+                self.0.line.lock().connected = false;
+                self.0.changed.notify_all();
+            }
+        }
+
+        impl<T> Receiver<T> {
+            /// Waits for an item, or until there is neither an item nor a sender.
+            #[track_caller]
+            pub(crate) fn recv(&self) -> Result<T, NoItem> {
+                let mut line = self.0.line.lock();
+                loop {
+                    match line.items.pop_front() {
+                        Some(item) => return Ok(item),
+                        None if !line.connected => return Err(NoItem),
+                        None => self.0.changed.wait(&mut line),
+                    }
+                }
+            }
+
+            /// An item that is there.
+            #[track_caller]
+            pub(crate) fn try_recv(&self) -> Result<T, NoItem> {
+                self.0.line.lock().items.pop_front().ok_or(NoItem)
             }
         }
     }
@@ -465,5 +576,19 @@ mod model {
             self.is_full.store(true, Ordering::Relaxed);
             Ok(())
         }
+    }
+}
+
+/// Runs a test whose failure may be a hang: after half a minute that is a failure, too.
+#[cfg(all(test, not(loom), feature = "cache"))]
+pub(crate) fn watched(test: impl FnOnce() + Send + 'static) {
+    let (done, ended) = channel::bounded(1);
+    let test = std::thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match ended.recv_timeout(std::time::Duration::from_secs(30)) {
+        Err(channel::RecvTimeoutError::Timeout) => panic!("the test hangs"),
+        _ => test.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
     }
 }

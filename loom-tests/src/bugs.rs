@@ -141,7 +141,7 @@ pub const BUGS: &[Bug] = &[
         name: "panic_lands_nothing",
         edits: &[Edit(
             LEAD,
-            "self.finish(Outcome::Panicked(message(payload.as_ref())));",
+            "self.finish(Outcome::Panicked(message(payload.as_ref())), |_| ());",
             "self.over = true;",
         )],
         caught_by: &[("landing::a_panic_is_not_a_hang", DEADLOCK)],
@@ -185,8 +185,8 @@ pub const BUGS: &[Bug] = &[
         name: "never_retire",
         edits: &[Edit(
             LEAD,
-            "self.retired = self.group.registry.retire(self.hash, &self.flight, || ());",
-            "",
+            "let retire = || group.registry.retire(*hash, flight, store);",
+            "let retire = || { drop(store); None };",
         )],
         caught_by: &[
             ("landing::every_follower_is_called", STILL_BOARDED),
@@ -198,14 +198,13 @@ pub const BUGS: &[Bug] = &[
         edits: &[
             Edit(
                 LEAD,
-                "self.retired = self.group.registry.retire(self.hash, &self.flight, || ());",
-                "",
+                "let retire = || group.registry.retire(*hash, flight, store);",
+                "let retire = || { drop(store); None };",
             ),
             Edit(
                 LEAD,
-                "self.flight.land(outcome);",
-                "self.flight.land(outcome);
-                 self.retired = self.group.registry.retire(self.hash, &self.flight, || ());",
+                "flight.land(outcome);",
+                "flight.land(outcome); group.registry.retire(*hash, flight, || ());",
             ),
         ],
         caught_by: &[
@@ -229,8 +228,8 @@ pub const BUGS: &[Bug] = &[
         name: "only_the_seated_wait",
         edits: &[Edit(
             LEAD,
-            "Handle::get_mut(&mut self.flight).is_some()",
-            "self.flight.seats.lock().taken() == 0",
+            "Handle::get_mut(flight).is_some()",
+            "flight.seats.lock().taken() == 0",
         )],
         caught_by: &[("landing::every_follower_is_called", DEADLOCK)],
     },
@@ -256,7 +255,7 @@ pub const BUGS: &[Bug] = &[
         name: "hand_over_to_nobody",
         edits: &[Edit(
             LEAD,
-            "if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) { self.finish(Outcome::Disbanded); }",
+            "if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) { self.finish(Outcome::Disbanded, |_| ()); }",
             "flight.hand_over();",
         )],
         caught_by: &[("hand_over::an_abandoned_flight_is_led_by_a_follower", DEADLOCK)],
@@ -282,7 +281,11 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "least_patient_leads",
-        edits: &[Edit(SEATS, ".rev().max_by_key(patience)", ".rev().min_by_key(patience)")],
+        edits: &[Edit(
+            SEATS,
+            ".rev().filter(may).max_by_key(patience)",
+            ".rev().filter(may).min_by_key(patience)",
+        )],
         caught_by: &[(
             "hand_over::the_most_patient_follower_leads",
             "a follower with less time left leads",
@@ -369,12 +372,12 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "promotion_redraws_nothing",
-        edits: &[Edit(SEATS, "waits::redraw(sitters_with_edges(&self.seats), self.driver);", "")],
+        edits: &[Edit(SEATS, "waits::redraw(sitters_with_edges(&self.seats), driver);", "")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
     },
     Bug {
         name: "promoted_is_not_the_driver",
-        edits: &[Edit(SEATS, "self.driver = seat.sitter; self.handed_over", "self.handed_over")],
+        edits: &[Edit(SEATS, "self.driver = driver; self.handed_over", "self.handed_over")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
     },
 ];

@@ -110,7 +110,7 @@ pub enum FailurePolicy {
 pub(super) struct Settings {
     pub(super) on_failure: FailurePolicy,
     pub(super) on_abandoned: FailurePolicy,
-    max_flight_age: Option<Duration>,
+    pub(super) max_flight_age: Option<Duration>,
     max_followers_per_key: usize,
     max_followers: usize,
 }
@@ -388,7 +388,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// assert_eq!(old.land(Ok("before")).unwrap(), "before");
     /// ```
     pub fn forget(&self, key: &K) -> bool {
-        self.registry.forget(self.registry.hash(key), key)
+        self.registry.forget(self.registry.hash(key), key, || ())
     }
 
     fn run_by(
@@ -412,7 +412,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
                 Role::Follow(flight) => {
                     // Once, so that a caller that asks anew is told all of its waiting.
                     started = started.or_else(|| deadline.instant().map(|_| Instant::now()));
-                    if let Some(join) = self.follow(hash, flight, deadline, started)? {
+                    if let Some(join) = self.follow(hash, flight, deadline, started, true)? {
                         return Ok(join);
                     }
                 }
@@ -421,14 +421,16 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     }
 
     /// Follows `flight` to its end; `None` if it is to be asked for anew.
-    fn follow(
+    pub(super) fn follow(
         &self,
         hash: u64,
         flight: Handle<Flight<V, E>>,
         deadline: Deadline,
         started: Option<Instant>,
+        takes_over: bool,
     ) -> Result<Option<Join<'_, K, V, E>>, Error<E>> {
         let wait = Wait {
+            takes_over,
             deadline,
             started,
             max_per_key: self.settings.max_followers_per_key,

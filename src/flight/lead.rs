@@ -46,11 +46,11 @@ use super::{FailurePolicy, Flight, Group, Outcome, waits};
 /// ```
 #[must_use = "dropping it abandons the flight"]
 pub struct Lead<'g, K, V, E> {
-    group: &'g Group<K, V, E>,
-    hash: u64,
-    flight: Handle<Flight<V, E>>,
+    pub(super) group: &'g Group<K, V, E>,
+    pub(super) hash: u64,
+    pub(super) flight: Handle<Flight<V, E>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
-    over: bool,
+    pub(super) over: bool,
     /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
     /// the landing.
     retired: Option<K>,
@@ -92,7 +92,20 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// }
     /// # Ok::<(), onefill::Error<std::num::ParseIntError>>(())
     /// ```
-    pub fn run(mut self, loader: impl FnOnce() -> Result<V, E>) -> Result<V, Error<E>>
+    pub fn run(self, loader: impl FnOnce() -> Result<V, E>) -> Result<V, Error<E>>
+    where
+        V: Clone,
+    {
+        self.run_storing(loader, |_| ())
+    }
+
+    /// [`run`](Lead::run), with `store` called on the value under the registry's lock, if the
+    /// flight is the boarded one still, before anyone gets to see the value.
+    pub(crate) fn run_storing(
+        mut self,
+        loader: impl FnOnce() -> Result<V, E>,
+        store: impl FnOnce(&V),
+    ) -> Result<V, Error<E>>
     where
         V: Clone,
     {
@@ -103,9 +116,9 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
         //   unwinding, where a second panic, from a Drop of the user's, would abort the process.
         // - it asks for its own key: `Flight::follow` sees that this thread drives the flight.
         match catch_unwind(AssertUnwindSafe(loader)) {
-            Ok(result) => self.land(result),
+            Ok(result) => self.land_storing(result, store),
             Err(payload) => {
-                self.finish(Outcome::Panicked(message(payload.as_ref())));
+                self.finish(Outcome::Panicked(message(payload.as_ref())), |_| ());
                 drop(self);
                 resume_unwind(payload)
             }
@@ -133,12 +146,24 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// // A failure is not remembered.
     /// assert_eq!(group.run(&1, || Ok(11)).unwrap(), 11);
     /// ```
-    pub fn land(mut self, result: Result<V, E>) -> Result<V, Error<E>>
+    pub fn land(self, result: Result<V, E>) -> Result<V, Error<E>>
+    where
+        V: Clone,
+    {
+        self.land_storing(result, |_| ())
+    }
+
+    /// [`land`](Lead::land), with `store` as in [`run_storing`](Lead::run_storing).
+    pub(crate) fn land_storing(
+        mut self,
+        result: Result<V, E>,
+        store: impl FnOnce(&V),
+    ) -> Result<V, Error<E>>
     where
         V: Clone,
     {
         match result {
-            Ok(value) => match self.finish(Outcome::Value(value)) {
+            Ok(value) => match self.finish(Outcome::Value(value), store) {
                 // Nobody can be waiting, so nobody else wants it.
                 Some(Outcome::Value(value)) => Ok(value),
                 _ => match self.flight.outcome() {
@@ -148,16 +173,21 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
             },
             Err(error) => {
                 let error = Arc::new(error);
-                match self.group.settings.on_failure {
-                    FailurePolicy::Share => {
-                        self.finish(Outcome::Failed(Arc::clone(&error)));
-                    }
-                    FailurePolicy::HandOver => self.hand_over(),
-                    FailurePolicy::RetryEach => {
-                        self.finish(Outcome::Disbanded);
-                    }
-                }
+                self.end(self.group.settings.on_failure, || Outcome::Failed(Arc::clone(&error)));
                 Err(Error::Failed(error))
+            }
+        }
+    }
+
+    /// Ends the flight without a value, as `policy` says.
+    fn end(&mut self, policy: FailurePolicy, shared: impl FnOnce() -> Outcome<V, E>) {
+        match policy {
+            FailurePolicy::Share => {
+                self.finish(shared(), |_| ());
+            }
+            FailurePolicy::HandOver => self.hand_over(),
+            FailurePolicy::RetryEach => {
+                self.finish(Outcome::Disbanded, |_| ());
             }
         }
     }
@@ -166,14 +196,33 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// anyone: once the flight is not boarded nobody can reach it who does not hold it already.
     /// Who holds it may be on the way to its seat, so seats say nothing (seeded bug:
     /// `only_the_seated_wait`).
-    fn finish(&mut self, outcome: Outcome<V, E>) -> Option<Outcome<V, E>> {
+    ///
+    /// The flight lands whatever user code does here: `store` compares keys and may drop values,
+    /// and the key that boarded the flight is dropped. What panics of it goes on when the
+    /// followers have been served.
+    fn finish(&mut self, outcome: Outcome<V, E>, store: impl FnOnce(&V)) -> Option<Outcome<V, E>> {
         self.over = true;
-        self.retired = self.group.registry.retire(self.hash, &self.flight, || ());
-        if Handle::get_mut(&mut self.flight).is_some() {
-            return Some(outcome);
+        let store = || {
+            if let Outcome::Value(value) = &outcome {
+                store(value);
+            }
+        };
+        let Lead { group, hash, flight, .. } = self;
+        let retire = || group.registry.retire(*hash, flight, store);
+        let retired = catch_unwind(AssertUnwindSafe(retire));
+        // Alone with the flight, which is boarded no more: nobody follows it, and nobody can.
+        let alone = Handle::get_mut(flight).is_some();
+        let unseen = if alone {
+            Some(outcome)
+        } else {
+            flight.land(outcome);
+            None
+        };
+        match retired {
+            Ok(key) => self.retired = key,
+            Err(panic) => resume_unwind(panic),
         }
-        self.flight.land(outcome);
-        None
+        unseen
     }
 
     /// Lets a follower lead the flight in this caller's place. If there is none the flight ends:
@@ -184,7 +233,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
         self.over = true;
         let Lead { group, hash, flight, .. } = &*self;
         if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) {
-            self.finish(Outcome::Disbanded);
+            self.finish(Outcome::Disbanded, |_| ());
         }
     }
 }
@@ -192,15 +241,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
 impl<K, V, E> Drop for Lead<'_, K, V, E> {
     fn drop(&mut self) {
         if !self.over {
-            match self.group.settings.on_abandoned {
-                FailurePolicy::Share => {
-                    self.finish(Outcome::Abandoned);
-                }
-                FailurePolicy::HandOver => self.hand_over(),
-                FailurePolicy::RetryEach => {
-                    self.finish(Outcome::Disbanded);
-                }
-            }
+            self.end(self.group.settings.on_abandoned, || Outcome::Abandoned);
         }
         waits::end_driving();
     }

@@ -2,11 +2,14 @@
 //!
 //! [`Group`] is the entrance. Behind it: the [`registry`] of boarded flights; the [`Flight`]
 //! itself, here, with its outcome; the [`seats`] its followers wait in; the [`lead`] that lands
-//! it; and the graph of [`waits`], in which a deadlock is a cycle.
+//! it; and the graph of [`waits`], in which a deadlock is a cycle. What a cache needs of all this,
+//! and a group's users do not, is in [`seam`].
 
 mod group;
 mod lead;
 mod registry;
+#[cfg(feature = "cache")]
+mod seam;
 mod seats;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -14,6 +17,8 @@ mod waits;
 
 pub use group::{FailurePolicy, Group, GroupBuilder, Join};
 pub use lead::Lead;
+#[cfg(feature = "cache")]
+pub(crate) use seam::{Detached, Ticket, drives_here};
 
 use std::time::{Duration, Instant};
 
@@ -68,6 +73,9 @@ struct Wait<'a> {
     max_in_all: usize,
     /// Followers in their seats, over all flights of the group.
     parked: &'a AtomicUsize,
+    /// Whether a caller that drives a flight leads this one if nobody drives it. Not if a thread is
+    /// free for it and about to.
+    takes_over: bool,
 }
 
 /// How a follower's wait ended.
@@ -148,6 +156,11 @@ impl<V, E> Flight<V, E> {
         }
         if seats.driven_here() {
             return Err(Error::WouldDeadlock);
+        }
+        // The thread that is to drive it may wait, at first or second hand, for what this one
+        // drives: that is a wait without an edge.
+        if wait.takes_over && waits::is_driving() && seats.take_over() {
+            return Ok(Followed::Promoted);
         }
         // Before the caps: who does not wait takes no seat.
         if wait.started.is_some() && wait.deadline.instant() <= wait.started {

@@ -84,13 +84,11 @@ impl<K, V, E> Registry<K, V, E> {
 
     /// Takes `flight` out, if it is still the one boarded: it may have been forgotten, or
     /// replaced when it was overdue, and then the entry is its successor's (seeded bug:
-    /// `retire_without_ptr_eq`). Whatever `store` does
-    /// is done under the same lock, so no flight that is not boarded stores anything.
+    /// `retire_without_ptr_eq`). If it is, `store` is called under the same lock, so that no flight
+    /// stores anything once another may be boarded.
     ///
-    /// The key is given back, to be dropped once the flight has landed: its Drop is the user's.
-    /// Not under the lock, and, as it may panic or take its time, not before the followers have
-    /// been called.
-    #[must_use = "the key is to outlive the landing"]
+    /// Returns the key, for the caller to drop when its work is done: the key's Drop is the
+    /// user's, and neither the lock nor the followers are to depend on it.
     pub(super) fn retire(
         &self,
         hash: u64,
@@ -98,13 +96,12 @@ impl<K, V, E> Registry<K, V, E> {
         store: impl FnOnce(),
     ) -> Option<K> {
         let mut shard = self.shard(hash);
-        let boarded = shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight));
-        let retired = boarded.ok().map(|boarded| {
-            store();
-            boarded.remove().0
-        });
+        let boarded =
+            shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).ok()?;
+        let (retired, _) = boarded.remove();
+        store();
         give_room_back(&mut shard);
-        retired.map(|retired| retired.key)
+        Some(retired.key)
     }
 
     /// Calls `then` if `flight` is the one boarded, and while it stays so; `false` if it is not.
@@ -118,16 +115,37 @@ impl<K, V, E> Registry<K, V, E> {
         shard.find(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).is_some() && then()
     }
 
-    /// Takes out whatever flight is boarded under `key`.
-    pub(super) fn forget(&self, hash: u64, key: &K) -> bool
+    /// Takes out whatever flight is boarded under `key`. `then` is called under the same lock,
+    /// whether there was one or not: before anybody else can board.
+    pub(super) fn forget(&self, hash: u64, key: &K, then: impl FnOnce()) -> bool
     where
         K: Eq,
     {
         let mut shard = self.shard(hash);
         let boarded = shard.find_entry(hash, |boarded| boarded.key == *key);
         let forgotten = boarded.ok().map(|boarded| boarded.remove().0);
+        then();
+        give_room_back(&mut shard);
         drop(shard);
         forgotten.is_some()
+    }
+
+    /// Whether a flight is boarded under `key`.
+    #[cfg(feature = "cache")]
+    pub(super) fn has(&self, hash: u64, key: &K) -> bool
+    where
+        K: Eq,
+    {
+        self.shard(hash).find(hash, |boarded| boarded.key == *key).is_some()
+    }
+
+    /// Takes out every flight.
+    #[cfg(feature = "cache")]
+    pub(super) fn forget_all(&self) {
+        for shard in &self.shards {
+            let forgotten = std::mem::take(&mut *shard.lock());
+            drop(forgotten);
+        }
     }
 
     pub(super) fn len(&self) -> usize {

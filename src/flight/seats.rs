@@ -179,22 +179,49 @@ impl Seats {
     /// It is called at once, under the gate: of two calls to lead in one row, the one that comes
     /// second must be the one that was meant to.
     pub(super) fn promote(&mut self) -> bool {
+        self.promote_one_of(|_| true)
+    }
+
+    /// The same, of those who drive a flight themselves.
+    #[cfg(feature = "cache")]
+    pub(super) fn promote_a_driver(&mut self) -> bool {
+        self.edges > 0 && self.promote_one_of(|seat| seat.driving)
+    }
+
+    fn promote_one_of(&mut self, may: impl Fn(&Seat) -> bool) -> bool {
+        let may = |seat: &usize| self.seats[*seat].as_ref().is_some_and(&may);
         let patience = |seat: &usize| {
             let seat = self.seats[*seat].as_ref()?;
             // Never is longer than any instant.
             Some((seat.deadline == Deadline::NEVER, seat.deadline.instant()))
         };
-        let Some(most) = (0..self.seats.len()).rev().max_by_key(patience) else { return false };
+        let most = (0..self.seats.len()).rev().filter(may).max_by_key(patience);
+        let Some(most) = most else { return false };
         let Some(seat) = self.seats[most].take() else { return false };
         self.vacant.push(most);
         self.unseated(&seat);
-        self.driver = seat.sitter;
-        self.handed_over = Some(Instant::now());
-        if self.edges > 0 {
-            waits::redraw(sitters_with_edges(&self.seats), self.driver);
-        }
+        self.driven_by(seat.sitter);
         self.rows[row_of(most)].call_to_lead(seat.ticket);
         true
+    }
+
+    /// Another thread will land the flight. It must not be waiting for anything just now.
+    pub(super) fn driven_by(&mut self, driver: ThreadNo) {
+        self.driver = driver;
+        self.handed_over = Some(Instant::now());
+        if self.edges > 0 {
+            waits::redraw(sitters_with_edges(&self.seats), driver);
+        }
+    }
+
+    /// Makes the calling thread the driver, if the flight has none: it is on its way to a thread
+    /// that has yet to get to it.
+    pub(super) fn take_over(&mut self) -> bool {
+        let undriven = self.driver == ThreadNo::NOBODY;
+        if undriven {
+            self.driven_by(waits::this_thread());
+        }
+        undriven
     }
 
     /// The flight has landed: nobody waits for its driver any more, called or not yet.

@@ -86,7 +86,14 @@ fn nobody_sits_down_in_a_landed_flight() {
         let follower = s.spawn(|| {
             let (parked, started) = (AtomicUsize::new(0), Some(Instant::now()));
             let deadline = Deadline::after(Duration::from_secs(5));
-            let wait = Wait { deadline, started, max_per_key: 1, max_in_all: 1, parked: &parked };
+            let wait = Wait {
+                takes_over: true,
+                deadline,
+                started,
+                max_per_key: 1,
+                max_in_all: 1,
+                parked: &parked,
+            };
             matches!(flight.follow(&wait), Ok(Followed::Landed(Outcome::Value(1))))
         });
         // Time to come to the gate. If it takes longer this proves less, and fails nobody.

@@ -18,6 +18,13 @@ use crate::sync::{Mutex, global, local};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ThreadNo(u64);
 
+impl ThreadNo {
+    /// No thread's number: who drives a flight that is on its way from one thread to another. No
+    /// edge leads here for longer than it takes a free thread to begin: a thread that drives a
+    /// flight takes over one that nobody drives, rather than wait for it.
+    pub(super) const NOBODY: ThreadNo = ThreadNo(0);
+}
+
 local! {
     /// This thread's number, 0 until it is asked for.
     static NUMBER: Cell<u64> = Cell::new(0);
@@ -55,7 +62,12 @@ pub(super) fn end_driving() {
 
 /// Whether the calling thread drives a flight.
 pub(super) fn is_driving() -> bool {
-    DRIVING.with(|driving| driving.get() > 0)
+    driven_here() > 0
+}
+
+/// How many flights the calling thread drives.
+pub(super) fn driven_here() -> usize {
+    DRIVING.with(Cell::get)
 }
 
 /// Draws the edge from `waiter` to `driver`, unless it would close a cycle.

@@ -43,10 +43,7 @@ fn all() -> [(Error<Away>, &'static str); 9] {
         (Error::Panicked(Some("no table".into())), "loader panicked: no table"),
         (Error::Panicked(None), "loader panicked, and not with a string"),
         (Error::Abandoned, "the load was abandoned by the caller that led it"),
-        (
-            Error::TimedOut { waited: ms(50) },
-            "deadline passed after waiting 50ms for another caller's load",
-        ),
+        (Error::TimedOut { waited: ms(50) }, "deadline passed after waiting 50ms for a load"),
         (Error::WouldBlock, "another caller is loading this key"),
         (
             Error::WouldDeadlock,
@@ -58,7 +55,7 @@ fn all() -> [(Error<Away>, &'static str); 9] {
         ),
         (
             Error::Overloaded { cap: Cap::InAll, limit: 2_000 },
-            "2000 callers of this group are waiting already, as many as may",
+            "2000 callers are waiting already over all keys, as many as may",
         ),
     ]
 }

@@ -1,0 +1,439 @@
+//! The ladder: what a call tries, in order, from L1 to the loader.
+
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::admission::{self, Lane};
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::fleet::Mark;
+use crate::flight::{Join, Lead};
+use crate::freshness::{Moment, Phase, Windows};
+use crate::local::{Kept, Stamp};
+use crate::stats::{Counts, End};
+
+use super::leader::{Leader, Storage};
+use super::refresh::Handed;
+use super::{Answer, Declared, Fill, Filled, Load, Room, Source, Why};
+
+/// What one call asks for: its own options, and for the rest the cache's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) deadline: Deadline,
+    pub(super) windows: Windows,
+}
+
+/// The loader declared with the cache, or the one that a call brings.
+pub(super) enum Loader<'l, K, V, E> {
+    Declared(&'l Declared<K, V, E>),
+    Borrowed(&'l mut Borrowed<'l, K, V, E>),
+    /// Neither.
+    None,
+}
+
+/// A loader that a call brings.
+pub(super) type Borrowed<'l, K, V, E> =
+    dyn FnMut(&Load<'_, K, V>) -> std::result::Result<Fill<V>, E> + 'l;
+
+type Result<T, E> = std::result::Result<T, Error<E>>;
+
+impl<K, V, E> Room<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// One call and its count. What a hit needs is here, and nothing else is.
+    #[inline]
+    pub(super) fn get<'l>(
+        self: &Arc<Self>,
+        key: &K,
+        terms: impl FnOnce() -> Terms,
+        loader: impl FnOnce() -> Loader<'l, K, V, E>,
+    ) -> Result<Answer<V>, E> {
+        // Before the look: the user's `Hash`, `Eq` and `Clone` run in it already, and the entry need
+        // not be kept while the counters are looked for.
+        let mut count = Count { counts: self.counters.here(), end: End::Panicked, started: None };
+        let now = self.clock.now();
+        match self.local.get(key) {
+            Some(kept)
+                if kept.stamp.is_quiet(now)
+                    && self.is_current(&kept.stamp)
+                    && !self.is_closed() =>
+            {
+                count.end = hit(&kept);
+                Ok(kept.answer(Source::Local, now))
+            }
+            kept => self.climb_counted(key, terms(), loader(), kept, now, count),
+        }
+    }
+
+    #[cold]
+    fn climb_counted(
+        self: &Arc<Self>,
+        key: &K,
+        terms: Terms,
+        loader: Loader<'_, K, V, E>,
+        kept: Option<Kept<V>>,
+        now: Moment,
+        mut count: Count<'_>,
+    ) -> Result<Answer<V>, E> {
+        count.started = Some(Instant::now());
+        let result = self.climb(key, terms, loader, kept, now);
+        count.end = end(&result);
+        result
+    }
+
+    fn climb(
+        self: &Arc<Self>,
+        key: &K,
+        terms: Terms,
+        mut loader: Loader<'_, K, V, E>,
+        kept: Option<Kept<V>>,
+        now: Moment,
+    ) -> Result<Answer<V>, E> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        // L1, fresh. Perhaps it is time to refresh it early.
+        let kept = match kept {
+            Some(kept) if kept.stamp.span.is_fresh(now) && self.is_current(&kept.stamp) => {
+                self.refresh_early(key, &kept, now);
+                return Ok(kept.answer(Source::Local, now));
+            }
+            // Of an absence nothing is left once it is not fresh.
+            kept => kept.filter(|kept| kept.found.is_some()),
+        };
+        // L1, stale. What another process may have changed must be asked for.
+        if let Some(kept) = &kept
+            && self.is_current(&kept.stamp)
+        {
+            match kept.stamp.span.phase(terms.windows, now) {
+                // Answer now, refresh behind.
+                Phase::Stale => {
+                    return self.answer_and_revalidate(key, terms, loader, kept, now);
+                }
+                // The last load failed, and it is too early for the next.
+                Phase::IfError if now < kept.stamp.refresh_from => {
+                    return Ok(kept.clone().answer(Source::Stale(Why::Failed), now));
+                }
+                _ => {}
+            }
+        }
+        if let Loader::None = loader {
+            return Err(Error::NoLoader);
+        }
+        // A load. If nothing comes of it, what there is may do.
+        let error = match self.fill(key, terms, &mut loader, kept.as_ref()) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let now = self.clock.now();
+        // On a fleet L1 may have learnt meanwhile what the shared tier has.
+        let kept = match &self.remote {
+            None => kept,
+            Some(_) => self.local.get(key).filter(|kept| kept.found.is_some()).or(kept),
+        };
+        match (kept, why_stale(&error)) {
+            (Some(kept), Some(why)) if self.may_stand_in(&kept, terms.windows, now) => {
+                Ok(kept.answer(Source::Stale(why), now))
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Whether an entry may be served because a load failed.
+    fn may_stand_in(&self, kept: &Kept<V>, windows: Windows, now: Moment) -> bool {
+        match kept.stamp.span.phase(windows, now) {
+            Phase::Expired => false,
+            // Fresh, but in doubt: that is as good as stale.
+            Phase::Fresh => !windows.stale_if_error.is_zero(),
+            Phase::Stale | Phase::IfError => {
+                self.is_current(&kept.stamp) || !windows.stale_if_error.is_zero()
+            }
+        }
+    }
+
+    /// Serves a value from its stale-while-revalidate window.
+    fn answer_and_revalidate(
+        self: &Arc<Self>,
+        key: &K,
+        terms: Terms,
+        mut loader: Loader<'_, K, V, E>,
+        kept: &Kept<V>,
+        now: Moment,
+    ) -> Result<Answer<V>, E> {
+        if now >= kept.stamp.refresh_from {
+            if !matches!(loader, Loader::Borrowed(_)) {
+                self.refresh(key, kept);
+            } else if let Some(lead) = self.group.try_lead(key) {
+                // A borrowed loader cannot run behind its caller's back. So one caller at a time
+                // loads for itself, and the others do not wait for it.
+                if let Some(newer) = self.overtaken(key, kept) {
+                    return Ok(match self.give_way(lead, newer) {
+                        Some(fresh) => fresh.answer(Source::Local, self.clock.now()),
+                        None => kept.clone().answer(Source::Stale(Why::Revalidating), now),
+                    });
+                }
+                let lane = Lane::Foreground;
+                let loaded = self.load(lead, key, terms, lane, &mut loader, Some(kept));
+                // The window may have ended meanwhile.
+                let now = self.clock.now();
+                match loaded {
+                    Ok((Filled::With(filled), source)) => return Ok(filled.answer(source, now)),
+                    Ok(_) => {}
+                    Err(error) => {
+                        return match why_stale(&error) {
+                            Some(why) if self.may_stand_in(kept, terms.windows, now) => {
+                                Ok(kept.clone().answer(Source::Stale(why), now))
+                            }
+                            _ => Err(error),
+                        };
+                    }
+                }
+            }
+        }
+        Ok(kept.clone().answer(Source::Stale(Why::Revalidating), now))
+    }
+
+    /// What L1 has for a caller that has come to lead, if a load of another one has ended since
+    /// this one saw `kept`: something else, or a reason to wait with the next.
+    pub(super) fn overtaken(&self, key: &K, kept: &Kept<V>) -> Option<Kept<V>> {
+        let now = self.clock.now();
+        let there = self.local.get(key)?;
+        let newer = there.stamp.span != kept.stamp.span || now < there.stamp.refresh_from;
+        newer.then_some(there)
+    }
+
+    /// Gives up the lead in favour of what another load has brought, and returns that if it is
+    /// fresh. If it is not, who waits may not want it: then one of those leads.
+    pub(super) fn give_way(
+        &self,
+        lead: Lead<'_, K, Filled<V>, E>,
+        newer: Kept<V>,
+    ) -> Option<Kept<V>> {
+        if !newer.stamp.span.is_fresh(self.clock.now()) {
+            return None;
+        }
+        match lead.land(Ok(Filled::With(newer))) {
+            Ok(Filled::With(newer)) => Some(newer),
+            _ => None,
+        }
+    }
+
+    /// The flight: another caller's load, or one of this call's own.
+    fn fill(
+        self: &Arc<Self>,
+        key: &K,
+        terms: Terms,
+        loader: &mut Loader<'_, K, V, E>,
+        previous: Option<&Kept<V>>,
+    ) -> Result<Answer<V>, E> {
+        let deadline = terms.deadline;
+        // Of what was heard before the call began, a load that it joins must know.
+        let began = self.remote.as_ref().map(|remote| remote.shared().mark(&remote.key(key)));
+        let mut source = Source::Followed;
+        let mut join = self.join(key, deadline)?;
+        loop {
+            let lead = match join {
+                Join::Landed(filled) => match self.landed(filled, source, terms, began)? {
+                    Some(answer) => return Ok(answer),
+                    // A value that is too old for this call.
+                    None => {
+                        join = self.join(key, deadline)?;
+                        continue;
+                    }
+                },
+                Join::Lead(lead) => lead,
+            };
+            // Another caller's load may have ended between the look at L1 and the boarding.
+            let now = self.clock.now();
+            if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {
+                if kept.stamp.span.is_fresh(now) {
+                    lead.land(Ok(Filled::With(kept.clone())))?;
+                    return Ok(kept.answer(Source::Local, now));
+                }
+                // It may have ended badly, too, and then it is too early for the next.
+                if now < kept.stamp.refresh_from && self.may_stand_in(&kept, terms.windows, now) {
+                    drop(lead);
+                    return Ok(kept.answer(Source::Stale(Why::Failed), now));
+                }
+            }
+            source = Source::Loaded;
+            let declared = matches!(loader, Loader::Declared(_));
+            let handed = if !declared || !self.workers_load || self.workers.is_worker() {
+                Handed::Back(lead)
+            } else {
+                self.load_on_worker(lead, key, terms, previous)?
+            };
+            let ticket = match handed {
+                Handed::Over(ticket) => ticket,
+                Handed::Back(lead) => {
+                    let lane = Lane::Foreground;
+                    let (filled, source) = self.load(lead, key, terms, lane, loader, previous)?;
+                    match self.landed(filled, source, terms, began)? {
+                        Some(answer) => return Ok(answer),
+                        None => {
+                            join = self.join(key, deadline)?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            join = {
+                let _lent = admission::lend();
+                match self.group.follow_ticket(ticket, deadline)? {
+                    Some(join) => join,
+                    None => {
+                        source = Source::Followed;
+                        self.group.join(key, deadline)?
+                    }
+                }
+            };
+            if self.is_closed() && matches!(join, Join::Lead(_)) {
+                return Err(Error::Closed);
+            }
+        }
+    }
+
+    /// Waits for the key's flight, or leads one. A permit that this thread holds, because it is a
+    /// loader that asks, is lent out for the wait: the load waited for may need it.
+    fn join(&self, key: &K, deadline: Deadline) -> Result<Join<'_, K, Filled<V>, E>, E> {
+        let _lent = admission::lend();
+        self.group.join(key, deadline)
+    }
+
+    /// What a leader does, on the calling thread: the fleet, if the cache is on one, then
+    /// admission, loader, store, publish.
+    pub(super) fn load(
+        &self,
+        lead: Lead<'_, K, Filled<V>, E>,
+        key: &K,
+        terms: Terms,
+        lane: Lane,
+        loader: &mut Loader<'_, K, V, E>,
+        previous: Option<&Kept<V>>,
+    ) -> Result<(Filled<V>, Source), E> {
+        let leader = Leader { room: self, key, terms, lane, loader, previous };
+        match &self.remote {
+            None => Ok((leader.load(lead, Storage::Here)?, Source::Loaded)),
+            Some(remote) => leader.load_in_fleet(lead, remote),
+        }
+    }
+
+    /// The answer that a landed flight is; `None` if it is stale and the call takes nothing so
+    /// stale, or if it was loaded before a change that was heard of before the call began.
+    fn landed(
+        &self,
+        filled: Filled<V>,
+        source: Source,
+        terms: Terms,
+        began: Option<Mark>,
+    ) -> Result<Option<Answer<V>>, E> {
+        let now = self.clock.now();
+        let outdated = |kept: &Kept<V>| began.is_some_and(|began| kept.stamp.mark.is_before(began));
+        match filled {
+            Filled::With(kept) | Filled::Stale(kept) if outdated(&kept) => Ok(None),
+            Filled::With(kept) => Ok(Some(kept.answer(source, now))),
+            Filled::Stale(kept) => {
+                let takes = kept.stamp.span.phase(terms.windows, now) == Phase::Stale;
+                Ok(takes.then(|| kept.answer(Source::Stale(Why::Revalidating), now)))
+            }
+            Filled::NothingUnchanged => Err(Error::NothingUnchanged),
+            Filled::FailedElsewhere => Err(Error::FailedElsewhere),
+            Filled::InVain { waited } => Err(Error::TimedOut { waited }),
+        }
+    }
+
+    /// What L1 remembers of `key`, if it is fresh and not in doubt.
+    pub(super) fn fresh(&self, key: &K) -> Option<Kept<V>> {
+        let now = self.clock.now();
+        let kept = self.local.get(key)?;
+        (kept.stamp.span.is_fresh(now) && self.is_current(&kept.stamp)).then_some(kept)
+    }
+
+    /// Whether no other process has been heard to change it.
+    #[inline]
+    pub(super) fn is_current(&self, stamp: &Stamp) -> bool {
+        match &self.remote {
+            None => true,
+            Some(remote) => remote.shared().is_current(stamp.mark),
+        }
+    }
+}
+
+impl<V> Kept<V> {
+    pub(super) fn answer(self, source: Source, now: Moment) -> Answer<V> {
+        Answer { age: self.stamp.span.age(now), found: self.found, source }
+    }
+}
+
+impl Stamp {
+    /// Whether it is fresh and no refresh need be thought of.
+    fn is_quiet(&self, now: Moment) -> bool {
+        self.span.is_fresh(now) && now < self.refresh_from
+    }
+}
+
+/// Counts the end of a call: a panic, unless told otherwise before it is dropped.
+struct Count<'a> {
+    counts: &'a Counts,
+    end: End,
+    /// When it was clear that L1 would not do.
+    started: Option<Instant>,
+}
+
+impl Drop for Count<'_> {
+    fn drop(&mut self) {
+        self.counts.end(self.end);
+        if let Some(started) = self.started {
+            self.counts.call_took(started.elapsed());
+        }
+    }
+}
+
+fn hit<V>(kept: &Kept<V>) -> End {
+    if kept.found.is_some() { End::Hit } else { End::AbsentHit }
+}
+
+/// How a call ended.
+fn end<V, E>(result: &Result<Answer<V>, E>) -> End {
+    match result {
+        Ok(answer) => match answer.source {
+            Source::Local if answer.is_absent() => End::AbsentHit,
+            Source::Local => End::Hit,
+            Source::Fleet => End::FleetHit,
+            Source::Stale(_) => End::Stale,
+            Source::Loaded | Source::Alone => End::Loaded,
+            Source::Followed => End::Followed,
+        },
+        Err(error) => match error {
+            Error::Failed(_)
+            | Error::FailedElsewhere
+            | Error::NothingUnchanged
+            | Error::NoLoader => End::Failed,
+            Error::Panicked(_) => End::Panicked,
+            Error::Abandoned => End::Abandoned,
+            Error::TimedOut { .. } | Error::WouldBlock => End::TimedOut,
+            Error::Overloaded { .. } => End::Overloaded,
+            Error::WouldDeadlock => End::WouldDeadlock,
+            Error::Closed => End::Closed,
+        },
+    }
+}
+
+/// Why this error lets a value from the stale-if-error window be served in its place; `None` if it
+/// does not.
+fn why_stale<E>(error: &Error<E>) -> Option<Why> {
+    match error {
+        Error::Failed(_)
+        | Error::FailedElsewhere
+        | Error::Panicked(_)
+        | Error::Abandoned
+        | Error::NothingUnchanged => Some(Why::Failed),
+        Error::TimedOut { .. } | Error::WouldBlock => Some(Why::TimedOut),
+        Error::Overloaded { .. } => Some(Why::Overloaded),
+        Error::WouldDeadlock | Error::Closed | Error::NoLoader => None,
+    }
+}

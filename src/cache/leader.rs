@@ -1,0 +1,555 @@
+//! [`Leader`]: what the caller does who leads a flight of a cache.
+
+use std::cell::Cell;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use crate::admission::{self, Lane};
+use crate::deadline::Deadline;
+use crate::error::{Error, TierError};
+use crate::fleet::{Epoch, Heard, Held, Key, Mark, Reaction, Token};
+use crate::flight::Lead;
+use crate::freshness::{Lifetime, Phase, Span};
+use crate::local::{Kept, Stamp};
+use crate::stats::{Counters, Event};
+
+use super::fill::What;
+use super::ladder::{Loader, Terms};
+use super::remote::{Ask, BRIEFLY, Committing, Found, Look, Losers, Remote};
+use super::{Fill, Filled, Load, Room, Source};
+
+/// A leader and what it brings.
+pub(super) struct Leader<'l, 'm, K, V, E> {
+    pub(super) room: &'l Room<K, V, E>,
+    pub(super) key: &'l K,
+    pub(super) terms: Terms,
+    pub(super) lane: Lane,
+    pub(super) loader: &'l mut Loader<'m, K, V, E>,
+    /// What is to be replaced, if anything is known.
+    pub(super) previous: Option<&'l Kept<V>>,
+}
+
+/// Where the result of a load is to be stored.
+pub(super) enum Storage<'a, K, V> {
+    /// In L1, which is all there is.
+    Here,
+    /// In the shared tier, if the lease is ours still, and then in L1.
+    Leased { remote: &'a Remote<K, V>, key: &'a Key, held: Held<'a>, token: Token, at: Place },
+    /// In L1 only, and no longer than this.
+    Alone { at: Place, at_most: Duration },
+}
+
+/// What an entry of a shared table must know of where it belongs, from before it was read.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    epoch: Option<Epoch>,
+    mark: Mark,
+}
+
+/// How much younger than what is to be replaced a value in the shared tier must be to do. Ages are
+/// told in milliseconds, and a value takes a moment to travel.
+const YOUNGER: Duration = Duration::from_millis(5);
+
+type Result<T, E> = std::result::Result<T, Error<E>>;
+
+impl<K, V, E> Leader<'_, '_, K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// Admission, loader, store, publish, in that order.
+    pub(super) fn load(
+        self,
+        lead: Lead<'_, K, Filled<V>, E>,
+        storage: Storage<'_, K, V>,
+    ) -> Result<Filled<V>, E> {
+        let Leader { room, key, terms, lane, loader, previous } = self;
+        let deadline = terms.deadline;
+        let permit = match room.admission.enter(lane, deadline) {
+            Ok(permit) => permit,
+            // The lead is dropped, and the follower with the most time left leads.
+            Err(refused) => return Err(Error::TimedOut { waited: refused.waited }),
+        };
+        // It may have been closed during the wait, and nobody waits for a refresh.
+        if lane == Lane::Background && room.is_closed() {
+            return Err(Error::Closed);
+        }
+        let mut attempt = Attempt { counters: &room.counters, end: Event::LoadPanicked };
+        // What is to be stored, between the loader's end and the store.
+        let fresh = Cell::new(None);
+        let mut displaced = None;
+        let result = lead.run_storing(
+            || {
+                room.counters.event(Event::Load);
+                let mut back_off = BackOff { room, key, previous };
+                let previous = previous.and_then(|kept| kept.found.as_ref());
+                let started = room.clock.exact();
+                let load = Load { key, deadline, previous };
+                let fill = match loader {
+                    Loader::Declared(loader) => loader(&load),
+                    Loader::Borrowed(loader) => loader(&load),
+                    Loader::None => unreachable!("without a loader no call leads"),
+                };
+                let took = room.clock.exact().since(started);
+                room.counters.load_took(took);
+                drop(permit);
+                let (filled, keep) = room.store_in_fleet(key, fill, previous, took, storage)?;
+                if let (Filled::With(kept), true) = (&filled, keep) {
+                    // Weighed and cloned here, because the store is done under a lock.
+                    let weight = kept.found.as_ref().map_or(1, |v| room.local.weigh(key, v));
+                    fresh.set(Some((kept.clone(), weight)));
+                }
+                back_off.previous = None;
+                Ok(filled)
+            },
+            |_| {
+                let fresh = fresh.take();
+                displaced = fresh.map(|(kept, weight)| room.local.store(key, kept, weight));
+            },
+        );
+        attempt.end = match (&result, &displaced) {
+            (Err(_), _) => Event::LoadFailed,
+            (Ok(_), None) => Event::NotStored,
+            (Ok(_), Some(displaced)) if displaced.refused => Event::TooHeavy,
+            (Ok(_), Some(_)) => Event::Stored,
+        };
+        result
+    }
+
+    /// The shared tier first: the value, or the lease to load it, or the wait for the process that
+    /// has the lease. Whatever trouble there is with the tier, the load goes on without it.
+    pub(super) fn load_in_fleet(
+        self,
+        lead: Lead<'_, K, Filled<V>, E>,
+        remote: &Remote<K, V>,
+    ) -> Result<(Filled<V>, Source), E> {
+        let room = self.room;
+        let key = &remote.key(self.key);
+        let shared = remote.shared();
+        let mut budget = Budget::new(self.terms.deadline, shared.budget);
+        let started = Instant::now();
+        let bound = self.terms.deadline.earlier(room.loser_wait);
+
+        // The mark before the read: what is heard in between puts what was read in doubt.
+        let mut at = Place { epoch: None, mark: shared.mark(key) };
+        let Ok(epoch) = budget.spend(|deadline| remote.epoch(deadline)) else {
+            return self.load_degraded(lead, at, remote);
+        };
+        at.epoch = Some(epoch);
+        let asked = room.clock.exact();
+        let counters = &room.counters;
+        let looked = budget.spend(|deadline| remote.lookup(key, epoch, asked, counters, deadline));
+        let (mut known, mut seen) = match looked {
+            Err(_) => return self.load_degraded(lead, at, remote),
+            Ok(Look::Found(found)) => match self.accept(found) {
+                Ok(kept) => return self.land(lead, kept, at, remote),
+                Err(found) => (self.adopt(&lead, found.kept, at, remote), found.seen),
+            },
+            Ok(Look::Nothing(seen)) => (None, seen),
+        };
+        if room.local.goes_alone(self.key, asked) {
+            return self.knowing(&known).load_alone(lead, at);
+        }
+        // In line before the lease is asked for, or the notice may come in between.
+        let waiting = shared.wait_for(key);
+        let poll = Poll { started };
+        loop {
+            at.mark = shared.mark(key);
+            let asked = room.clock.exact();
+            let answer = budget
+                .spend(|deadline| remote.acquire(key, epoch, seen, asked, counters, deadline));
+            let (holder, left) = match answer {
+                Err(_) => return self.knowing(&known).load_degraded(lead, at, remote),
+                Ok(Ask::Won(held, token)) => {
+                    drop(waiting);
+                    let storage = Storage::Leased { remote, key, held, token, at };
+                    let filled = self.knowing(&known).load(lead, storage)?;
+                    return Ok((filled, Source::Loaded));
+                }
+                Ok(Ask::Found(found)) => match self.accept(found) {
+                    Ok(kept) => return self.land(lead, kept, at, remote),
+                    Err(found) => {
+                        known = self.adopt(&lead, found.kept, at, remote).or(known);
+                        seen = found.seen;
+                        continue;
+                    }
+                },
+                Ok(Ask::Again(again)) => {
+                    seen = again;
+                    continue;
+                }
+                Ok(Ask::Held { holder, left }) => (holder, left),
+            };
+            // Another process is at it. A refresh has no use for a second one, and whoever takes
+            // something stale need not wait. Nor does the next caller have to ask again at once.
+            if self.lane == Lane::Background {
+                self.hold_off(&known, poll.pause(left, shared.hears()));
+                return Err(Error::WouldBlock);
+            }
+            if let Some(stale) = self.stale(&known) {
+                self.hold_off(&known, poll.pause(left, shared.hears()));
+                return Ok((lead.land(Ok(Filled::Stale(stale)))?, Source::Loaded));
+            }
+            let heard = {
+                let _lent = admission::lend();
+                waiting.hear(poll.next(bound, left, shared.hears()))
+            };
+            // What the wait has cost is not the tier's.
+            budget = Budget::new(self.terms.deadline, shared.budget);
+            // A notice may be late: only that of the very lease that was waited for is an answer.
+            // Any other one may be about what was invalidated before this call began.
+            match heard {
+                Some(Heard::Filled { version, envelope: Some(sent), mark })
+                    if holder == Some(version) =>
+                {
+                    let now = room.clock.exact();
+                    let kept = remote.open_sent(key, &sent, epoch, now, counters);
+                    if let Some(kept) = kept.filter(|kept| kept.stamp.span.is_fresh(now)) {
+                        return self.land(lead, kept, Place { mark, ..at }, remote);
+                    }
+                }
+                Some(Heard::Failed { token, reaction }) if holder == Some(token) => {
+                    match reaction {
+                        Reaction::TakeOver => {}
+                        Reaction::LoadAlone => {
+                            return self.knowing(&known).load_alone(lead, at);
+                        }
+                        Reaction::BackOff => {
+                            self.hold_off(&known, room.policy.refresh_backoff);
+                            lead.land(Ok(Filled::FailedElsewhere))?;
+                            return Err(Error::FailedElsewhere);
+                        }
+                    }
+                }
+                Some(_) => {}
+                None if bound.has_passed() => {
+                    let waited = started.elapsed();
+                    // The lead is dropped, and the follower with the most time left goes on.
+                    if self.terms.deadline.has_passed() {
+                        return Err(Error::TimedOut { waited });
+                    }
+                    // Not so here, or the followers would wait one after another.
+                    if room.losers == Losers::Fail {
+                        lead.land(Ok(Filled::InVain { waited }))?;
+                        return Err(Error::TimedOut { waited });
+                    }
+                    return self.knowing(&known).load_alone(lead, at);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+impl<'l, 'm, K, V, E> Leader<'l, 'm, K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// With what the shared tier knew, if that is more than was known here.
+    fn knowing<'s>(self, known: &'s Option<Kept<V>>) -> Leader<'s, 'm, K, V, E>
+    where
+        'l: 's,
+    {
+        let Leader { room, key, terms, lane, loader, previous } = self;
+        Leader { room, key, terms, lane, loader, previous: known.as_ref().or(previous) }
+    }
+
+    /// Whether what was found does: it is fresh, and newer than what is to be replaced.
+    fn accept(&self, found: Found<V>) -> std::result::Result<Kept<V>, Found<V>> {
+        let now = self.room.clock.exact();
+        let newer = |previous: &Kept<V>| {
+            !previous.stamp.span.is_fresh(now)
+                || !self.room.is_current(&previous.stamp)
+                || found.kept.stamp.span.newer_by(&previous.stamp.span) > YOUNGER
+        };
+        if found.kept.stamp.span.is_fresh(now) && self.previous.is_none_or(newer) {
+            Ok(found.kept)
+        } else {
+            Err(found)
+        }
+    }
+
+    /// What was found does not do. But if it is newer than what L1 has it belongs there: for callers
+    /// that take something stale, and for all of them if the load fails.
+    fn adopt(
+        &self,
+        lead: &Lead<'_, K, Filled<V>, E>,
+        found: Kept<V>,
+        at: Place,
+        remote: &Remote<K, V>,
+    ) -> Option<Kept<V>> {
+        let Leader { room, key, previous, .. } = self;
+        let replaces = |previous: &Kept<V>| {
+            !room.is_current(&previous.stamp)
+                || found.stamp.span.newer_by(&previous.stamp.span) > YOUNGER
+        };
+        let phase = found.stamp.span.phase(room.policy.windows, room.clock.exact());
+        if found.found.is_none() || phase == Phase::Expired || !previous.is_none_or(replaces) {
+            return None;
+        }
+        let (kept, weight) = self.place(found, at, remote);
+        let copy = kept.clone();
+        let mut displaced = None;
+        lead.if_boarded(|| displaced = Some(room.local.store(key, copy, weight)));
+        Some(kept)
+    }
+
+    /// A value of the shared tier as L1 may keep it, and its weight.
+    fn place(&self, found: Kept<V>, at: Place, remote: &Remote<K, V>) -> (Kept<V>, u32) {
+        let Leader { room, key, .. } = self;
+        let Kept { found, stamp } = found;
+        let took = Duration::from_micros(stamp.cost.into());
+        let span = stamp.span.kept_at_most(room.clock.exact(), remote.at_most());
+        let stamp = room.stamp(span, found.is_some(), took, at.mark);
+        let weight = found.as_ref().map_or(1, |value| room.local.weigh(key, value));
+        (Kept { found, stamp }, weight)
+    }
+
+    /// What may be served at once while another process loads.
+    fn stale(&self, known: &Option<Kept<V>>) -> Option<Kept<V>> {
+        let kept = known.as_ref()?;
+        let phase = kept.stamp.span.phase(self.terms.windows, self.room.clock.exact());
+        (phase == Phase::Stale).then(|| kept.clone())
+    }
+
+    /// No refresh of what L1 has for so long.
+    fn hold_off(&self, known: &Option<Kept<V>>, pause: Duration) {
+        if let Some(kept) = known.as_ref().or(self.previous) {
+            let until = self.room.clock.exact().plus(pause);
+            self.room.local.hold_off(self.key, &kept.stamp.span, until);
+        }
+    }
+
+    /// Lands with what the shared tier had.
+    fn land(
+        self,
+        lead: Lead<'_, K, Filled<V>, E>,
+        found: Kept<V>,
+        at: Place,
+        remote: &Remote<K, V>,
+    ) -> Result<(Filled<V>, Source), E> {
+        let (kept, weight) = self.place(found, at, remote);
+        let copy = kept.clone();
+        let mut displaced = None;
+        let filled = lead.land_storing(Ok(Filled::With(kept)), |_| {
+            displaced = Some(self.room.local.store(self.key, copy, weight));
+        })?;
+        Ok((filled, Source::Fleet))
+    }
+
+    /// There is trouble with the shared tier: a load without it, as in a cache of one process.
+    fn load_degraded(
+        self,
+        lead: Lead<'_, K, Filled<V>, E>,
+        at: Place,
+        remote: &Remote<K, V>,
+    ) -> Result<(Filled<V>, Source), E> {
+        self.room.counters.event(Event::Degraded);
+        let at_most = remote.at_most();
+        Ok((self.load(lead, Storage::Alone { at, at_most })?, Source::Alone))
+    }
+
+    /// The process with the lease will not share what it has, or took too long.
+    fn load_alone(
+        self,
+        lead: Lead<'_, K, Filled<V>, E>,
+        at: Place,
+    ) -> Result<(Filled<V>, Source), E> {
+        self.room.counters.event(Event::LoadedAlone);
+        Ok((self.load(lead, Storage::Alone { at, at_most: BRIEFLY })?, Source::Alone))
+    }
+}
+
+impl<K, V, E> Room<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// A loader's result as a flight carries it, stored in the shared tier if it is to be, and
+    /// whether L1 is to store it, too.
+    fn store_in_fleet(
+        &self,
+        key: &K,
+        fill: std::result::Result<Fill<V>, E>,
+        previous: Option<&V>,
+        took: Duration,
+        storage: Storage<'_, K, V>,
+    ) -> std::result::Result<(Filled<V>, bool), E> {
+        let (fill, storage) = match (fill, storage) {
+            (Ok(fill), storage) => (fill, storage),
+            (Err(error), Storage::Leased { mut held, .. }) => {
+                held.otherwise(Reaction::BackOff);
+                return Err(error);
+            }
+            (Err(error), _) => return Err(error),
+        };
+        // For a while the key of what is not stored is not worth a lease.
+        let alone = !matches!(storage, Storage::Here);
+        let (at_most, mark) = match &storage {
+            Storage::Here => (Duration::MAX, Mark::LOCAL),
+            Storage::Alone { at, at_most } => (*at_most, at.mark),
+            Storage::Leased { remote, at, .. } => (remote.at_most(), at.mark),
+        };
+        let filled = self.filled(fill, previous, took, at_most, mark);
+        if alone && matches!(filled, Some((_, None))) {
+            self.local.go_alone(key, self.clock.exact().plus(BRIEFLY));
+        }
+        let Storage::Leased { remote, key: fleet_key, mut held, token, at } = storage else {
+            return Ok(match filled {
+                Some((kept, lifetime)) => (Filled::With(kept), lifetime.is_some()),
+                None => (Filled::NothingUnchanged, false),
+            });
+        };
+        let Some((kept, lifetime)) = filled else {
+            // As good as an error: the next process would hear the same.
+            held.otherwise(Reaction::BackOff);
+            return Ok((Filled::NothingUnchanged, false));
+        };
+        let (Some(lifetime), Some(epoch)) = (lifetime, at.epoch) else {
+            // For whoever waits in this process, and no other.
+            held.otherwise(Reaction::LoadAlone);
+            return Ok((Filled::With(kept), false));
+        };
+        let sealed = remote.seal(fleet_key, token, &kept, lifetime, epoch);
+        let Ok(bytes) = sealed else {
+            self.counters.event(Event::NotEncoded);
+            held.otherwise(Reaction::LoadAlone);
+            return Ok((Filled::With(kept), true));
+        };
+        // Refused: the key was invalidated, or another process has loaded it since. What is in
+        // hand is for those who wait, and must not be kept.
+        let committed = remote.commit(held, token, &bytes, lifetime.kept(), &self.counters);
+        Ok((Filled::With(kept), committed != Committing::Refused))
+    }
+
+    /// A loader's result with its stamp, and how long it may be kept, if at all. `None` if the
+    /// loader says that nothing changed, and there was nothing.
+    pub(super) fn filled(
+        &self,
+        fill: Fill<V>,
+        previous: Option<&V>,
+        took: Duration,
+        at_most: Duration,
+        mark: Mark,
+    ) -> Option<(Kept<V>, Option<Lifetime>)> {
+        let found = match (fill.what, previous) {
+            (What::Value(value), _) => Some(value),
+            (What::Absent, _) => None,
+            (What::Unchanged, previous) => Some(previous?.clone()),
+        };
+        let policy = &self.policy;
+        let ttl = fill.ttl.unwrap_or(match found {
+            Some(_) => policy.ttl,
+            None => policy.absent_ttl,
+        });
+        let lifetime = policy.lifetime(ttl, fastrand::u64(..));
+        let lives = lifetime.unwrap_or(Lifetime::new(Duration::ZERO, Duration::ZERO));
+        let span = Span::loaded(self.clock.exact(), lives, at_most);
+        let stamp = self.stamp(span, found.is_some(), took, mark);
+        Some((Kept { found, stamp }, lifetime.filter(|_| fill.store)))
+    }
+
+    fn stamp(&self, span: Span, present: bool, took: Duration, mark: Mark) -> Stamp {
+        // Only what is loaded by the declared loader can be refreshed, and absences are not.
+        let refreshable = present && self.loader.is_some();
+        let eagerness = if refreshable { self.policy.early_refresh } else { 0.0 };
+        let refresh_from = span.early_from(took, eagerness);
+        let cost = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        Stamp { span, refresh_from, cost, weight: 1, mark }
+    }
+}
+
+/// What a call may still spend on the shared tier.
+struct Budget {
+    deadline: Deadline,
+    left: Duration,
+}
+
+impl Budget {
+    /// Half of the time there is, at most: the other half is for the load.
+    fn new(deadline: Deadline, budget: Duration) -> Budget {
+        let left = deadline.remaining().map_or(budget, |remaining| budget.min(remaining / 2));
+        Budget { deadline, left }
+    }
+
+    fn spend<T>(
+        &mut self,
+        ask: impl FnOnce(Deadline) -> std::result::Result<T, TierError>,
+    ) -> std::result::Result<T, TierError> {
+        // A question that is not sent says nothing about the tier.
+        if self.left.is_zero() {
+            return Err(TierError::TooSlow { waited: Duration::ZERO });
+        }
+        let started = Instant::now();
+        let result = ask(self.deadline.earlier(self.left));
+        self.left = self.left.saturating_sub(started.elapsed());
+        result
+    }
+}
+
+/// When to ask again if nothing is heard. Notices are what a loser waits for; this is the net below
+/// them.
+struct Poll {
+    started: Instant,
+}
+
+impl Poll {
+    /// Until when to listen: the bound, the end of the lease, or the next time to ask. Not so
+    /// shortly before the bound that there would be no time for the answer.
+    fn next(&self, bound: Deadline, lease_left: Duration, hears: bool) -> Deadline {
+        let pause = self.pause(lease_left, hears);
+        match bound.remaining() {
+            Some(left) if left < pause + Duration::from_millis(10) => bound,
+            _ => Deadline::after(pause),
+        }
+    }
+
+    /// How long the answer that the lease is taken stands. Where nothing is heard that is an eighth
+    /// of the time waited so far, from 1 to 50 ms; where notices come, a quarter of a second. Up
+    /// to a quarter less, so that the processes of a fleet do not ask in step.
+    fn pause(&self, lease_left: Duration, hears: bool) -> Duration {
+        let pause = if hears {
+            Duration::from_millis(250)
+        } else {
+            let eighth = self.started.elapsed() / 8;
+            eighth.clamp(Duration::from_millis(1), Duration::from_millis(50))
+        };
+        let pause = pause.mul_f64(1.0 - fastrand::f64() / 4.0);
+        // A lease whose end is not known is asked for a little more often.
+        let end = if lease_left.is_zero() { Duration::from_millis(50) } else { lease_left };
+        pause.min(end.max(Duration::from_millis(1)))
+    }
+}
+
+/// One call of a loader, counted when it has ended: as a panic, unless told otherwise.
+struct Attempt<'a> {
+    counters: &'a Counters,
+    end: Event,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.counters.event(self.end);
+    }
+}
+
+/// Unless the load ends well, and if it panics it does not, the next one of what it was to replace
+/// is held off. Before the flight lands, or its followers would begin the next at once.
+struct BackOff<'a, K: Hash + Eq + Clone, V: Clone, E> {
+    room: &'a Room<K, V, E>,
+    key: &'a K,
+    previous: Option<&'a Kept<V>>,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone, E> Drop for BackOff<'_, K, V, E> {
+    fn drop(&mut self) {
+        if let Some(kept) = self.previous {
+            let retry = self.room.policy.retry_at(self.room.clock.exact());
+            self.room.local.hold_off(self.key, &kept.stamp.span, retry);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a cache needs of flights: a lead that travels to a worker, and stores and forgets that are
+//! one step with what the registry does.
+
+use std::hash::Hash;
+use std::time::Instant;
+
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::sync::Handle;
+
+use super::Flight;
+use super::group::{Group, Join};
+use super::lead::Lead;
+use super::registry::Role;
+use super::waits::{self, ThreadNo};
+
+impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
+    /// Makes the caller lead, if nobody does.
+    pub(crate) fn try_lead(&self, key: &K) -> Option<Lead<'_, K, V, E>> {
+        let hash = self.registry.hash(key);
+        match self.registry.board(hash, key, self.settings.max_flight_age) {
+            Role::Lead(flight) => Some(Lead::new(self, hash, flight)),
+            Role::Follow(_) => None,
+        }
+    }
+
+    /// Whether a flight is boarded under `key`.
+    pub(crate) fn is_flying(&self, key: &K) -> bool {
+        self.registry.has(self.registry.hash(key), key)
+    }
+
+    /// Waits for the flight that the ticket is for; `None` if the key is to be asked for anew.
+    pub(crate) fn follow_ticket(
+        &self,
+        ticket: Ticket<V, E>,
+        deadline: Deadline,
+    ) -> Result<Option<Join<'_, K, V, E>>, Error<E>> {
+        let started = deadline.instant().map(|_| Instant::now());
+        self.follow(ticket.hash, ticket.flight, deadline, started, false)
+    }
+
+    /// [`forget`](Group::forget), and calls `then` before anybody else can board the key.
+    pub(crate) fn forget_and(&self, key: &K, then: impl FnOnce()) -> bool {
+        self.registry.forget(self.registry.hash(key), key, then)
+    }
+}
+
+impl<K, V, E> Group<K, V, E> {
+    /// Forgets every flight.
+    pub(crate) fn forget_all(&self) {
+        self.registry.forget_all();
+    }
+}
+
+impl<K, V, E> Lead<'_, K, V, E> {
+    /// Calls `store` under the registry's lock, if the flight is the boarded one still. It goes on.
+    pub(crate) fn if_boarded(&self, store: impl FnOnce()) {
+        self.group.registry.while_boarded(self.hash, &self.flight, || {
+            store();
+            true
+        });
+    }
+
+    /// Whether this thread drives another flight besides: it runs a loader that asks.
+    pub(crate) fn is_nested(&self) -> bool {
+        waits::driven_here() > 1
+    }
+
+    /// A ticket to follow the flight by.
+    pub(crate) fn ticket(&self) -> Ticket<V, E> {
+        Ticket { hash: self.hash, flight: Handle::clone(&self.flight) }
+    }
+
+    /// Gives the duty up without ending the flight, for another thread to take with
+    /// [`attach`](Detached::attach). Until then nobody drives the flight, and a caller that must
+    /// not wait for that thread may take it. `None` if one of the followers is such a caller: it
+    /// has the duty now.
+    pub(crate) fn detach(mut self) -> Option<Detached<V, E>> {
+        self.over = true;
+        self.flight.let_go().then(|| Detached(self.ticket()))
+    }
+}
+
+impl<V, E> Flight<V, E> {
+    /// Leaves the flight to whoever [takes it over](Flight::take_over): `true`. Not if among the
+    /// followers is one that drives a flight itself: then it is that one's from now on. It may be
+    /// what holds up the thread that the flight is meant for.
+    fn let_go(&self) -> bool {
+        let mut seats = self.seats.lock();
+        if seats.promote_a_driver() {
+            return false;
+        }
+        seats.driven_by(ThreadNo::NOBODY);
+        true
+    }
+
+    /// Makes the calling thread the driver, if nobody drives the flight.
+    fn take_over(&self) -> bool {
+        self.seats.lock().take_over()
+    }
+}
+
+/// The duty to land a flight, on its way to another thread. It does not know its group, so it
+/// abandons nothing when it is dropped: whoever has it attaches it first.
+pub(crate) struct Detached<V, E>(Ticket<V, E>);
+
+/// The right to follow one flight.
+pub(crate) struct Ticket<V, E> {
+    pub(super) hash: u64,
+    pub(super) flight: Handle<Flight<V, E>>,
+}
+
+impl<V, E> Detached<V, E> {
+    /// The calling thread drives the flight, which is one of `group`'s; `None` if another has
+    /// taken it over.
+    pub(crate) fn attach<K>(self, group: &Group<K, V, E>) -> Option<Lead<'_, K, V, E>> {
+        self.0.take_over(group)
+    }
+}
+
+impl<V, E> Ticket<V, E> {
+    /// The calling thread drives the flight, which is one of `group`'s, if nobody else does.
+    pub(crate) fn take_over<'g, K>(&self, group: &'g Group<K, V, E>) -> Option<Lead<'g, K, V, E>> {
+        let lead = || Lead::new(group, self.hash, Handle::clone(&self.flight));
+        self.flight.take_over().then(lead)
+    }
+}
+
+/// Whether this thread drives a flight: it runs a loader, which asks.
+pub(crate) fn drives_here() -> bool {
+    waits::is_driving()
+}

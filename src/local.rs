@@ -1,0 +1,265 @@
+//! L1: the values and the absences this process remembers.
+//!
+//! A map with a size limit and nothing more: what is fresh, stale or expired is for
+//! [`freshness`](crate::freshness) to say, and what may be stored is for the flight. Entries are
+//! kept by value, not behind a pointer: a hit is the most frequent thing this crate does.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use foldhash::quality::RandomState as KeyHasher;
+use quick_cache::sync::{Cache, EntryAction};
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
+
+use crate::fleet::Mark;
+use crate::freshness::{Moment, Span};
+
+/// When an entry was loaded, how long it lives, and when to think of refreshing it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) span: Span,
+    /// Before this moment no refresh begins: it is not due early, or the last one failed.
+    pub(crate) refresh_from: Moment,
+    /// What the load took, in microseconds; 0 if it is not known.
+    pub(crate) cost: u32,
+    /// What it counts towards the capacity. [`Local::store`] sets it; kept, because to ask the
+    /// weigher again would run the user's code under a lock.
+    pub(crate) weight: u32,
+    /// By which it is told whether other processes may have changed it since.
+    pub(crate) mark: Mark,
+}
+
+/// What is remembered of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept<V> {
+    /// The value, or that there is none.
+    pub(crate) found: Option<V>,
+    pub(crate) stamp: Stamp,
+}
+
+#[derive(Clone)]
+struct Entry<V> {
+    value: V,
+    stamp: Stamp,
+}
+
+/// Gives a value's weight in units of the capacity.
+pub(crate) type Weigher<K, V> = Arc<dyn Fn(&K, &V) -> u32 + Send + Sync>;
+
+/// How much L1 may hold.
+#[derive(Clone)]
+pub(crate) enum Capacity<K, V> {
+    /// So many values.
+    Entries(usize),
+    /// Values up to this weight together.
+    Weight(u64, Weigher<K, V>),
+}
+
+/// The two shares of L1. Absences have their own, so that a scan for what does not exist cannot
+/// push out what does.
+///
+/// Hashed with more care than the registry is. The shards of a share divide its capacity among
+/// them, and with the fast hasher about one process in a hundred has a seed that puts half of all
+/// consecutive numbers, or all of them, into one shard.
+pub(crate) struct Local<K, V> {
+    values: Cache<K, Entry<V>, ByWeight, KeyHasher, PutAside>,
+    absences: Cache<K, Stamp, ByWeight, KeyHasher, PutAside>,
+    /// Keys whose values are not to be stored, and until when that is remembered.
+    alone: Cache<K, Moment, ByWeight, KeyHasher, PutAside>,
+    weigher: Option<Weigher<K, V>>,
+    heaviest: u64,
+}
+
+/// What an insertion pushed out, and whether there was room for what was inserted. To be dropped
+/// when no lock is held: it holds the user's keys and values.
+#[must_use]
+pub(crate) struct Displaced<K, V> {
+    _values: Evicted<K, Entry<V>>,
+    _absences: Evicted<K, Stamp>,
+    pub(crate) refused: bool,
+}
+
+impl<K, V> Default for Displaced<K, V> {
+    fn default() -> Self {
+        Displaced { _values: Evicted::default(), _absences: Evicted::default(), refused: false }
+    }
+}
+
+/// Below this capacity by weight there is one shard, so that the capacity is not cut into parts
+/// too small for a heavy value.
+const ONE_SHARD_BELOW: u64 = 1 << 20;
+
+/// The part of L1 that is for what has been asked for more than once. The map takes nothing heavier
+/// than that.
+const PROTECTED: f64 = 0.97;
+
+/// For how many keys it is remembered that their values are not to be stored.
+const ALONE: usize = 1_000;
+
+impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
+    pub(crate) fn new(capacity: &Capacity<K, V>, absences: usize) -> Self {
+        let hasher = KeyHasher::default();
+        let (weight, items, weigher) = match capacity {
+            Capacity::Entries(entries) => (*entries as u64, *entries, None),
+            Capacity::Weight(weight, weigher) => {
+                let items = usize::try_from(weight / 64).unwrap_or(usize::MAX).max(1);
+                (*weight, items, Some(Arc::clone(weigher)))
+            }
+        };
+        let mut options = OptionsBuilder::new();
+        options
+            .weight_capacity(weight)
+            .estimated_items_capacity(items.min(1 << 20))
+            .hot_allocation(PROTECTED);
+        if weigher.is_some() && weight < ONE_SHARD_BELOW {
+            options.shards(1);
+        }
+        let options = options.build().expect("both capacities are set");
+        let values = Cache::with_options(options, ByWeight, hasher.clone(), PutAside);
+        let absences =
+            Cache::with(absences.min(1 << 20), absences as u64, ByWeight, hasher.clone(), PutAside);
+        let alone = Cache::with(ALONE, ALONE as u64, ByWeight, hasher, PutAside);
+        // As the map reckons it.
+        let heaviest = (values.shard_capacity() as f64 * PROTECTED) as u64;
+        let heaviest = heaviest.clamp(weight.min(1), values.shard_capacity());
+        Local { values, absences, alone, weigher, heaviest }
+    }
+
+    /// What is remembered of `key`, however old.
+    #[inline]
+    pub(crate) fn get(&self, key: &K) -> Option<Kept<V>> {
+        if let Some(entry) = self.values.get(key) {
+            return Some(Kept { found: Some(entry.value), stamp: entry.stamp });
+        }
+        self.absences.get(key).map(|stamp| Kept { found: None, stamp })
+    }
+
+    /// Remembers `kept` in place of whatever was remembered of `key`.
+    ///
+    /// The caller holds the registry's lock for this key, so nobody else stores under it.
+    pub(crate) fn store(&self, key: &K, kept: Kept<V>, weight: u32) -> Displaced<K, V> {
+        let mut displaced = Displaced::default();
+        match kept.found {
+            Some(value) => {
+                let weight = weight.max(1);
+                let entry = Entry { value, stamp: Stamp { weight, ..kept.stamp } };
+                displaced._absences.first = self.absences.remove(key);
+                displaced.refused = u64::from(weight) > self.heaviest;
+                // What is refused is displaced itself, along with what it was to replace.
+                let displaced = &mut displaced._values;
+                self.values.insert_with_lifecycle(key.clone(), entry, displaced);
+            }
+            None => {
+                displaced._values.first = self.values.remove(key);
+                let displaced = &mut displaced._absences;
+                self.absences.insert_with_lifecycle(key.clone(), kept.stamp, displaced);
+            }
+        }
+        displaced
+    }
+
+    /// What a value weighs. Runs the user's weigher: not under a lock.
+    pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
+        self.weigher.as_ref().map_or(1, |weigher| weigher(key, value))
+    }
+
+    /// No refresh of `key` before `at`, if what is remembered of it is still what was `seen`.
+    pub(crate) fn hold_off(&self, key: &K, seen: &Span, at: Moment) {
+        if self.values.contains_key(key) {
+            let delay = |_: &K, there: &mut Entry<V>| {
+                if there.stamp.span == *seen {
+                    there.stamp.refresh_from = at;
+                }
+                EntryAction::<()>::Retain(())
+            };
+            drop(self.values.entry(key, None, delay));
+        }
+    }
+
+    /// Until `until` a load of `key` is not worth a lease: what it comes to is not stored.
+    pub(crate) fn go_alone(&self, key: &K, until: Moment) {
+        self.alone.insert(key.clone(), until);
+    }
+
+    pub(crate) fn goes_alone(&self, key: &K, now: Moment) -> bool {
+        self.alone.get(key).is_some_and(|until| now < until)
+    }
+
+    /// Forgets what is remembered of `key`.
+    pub(crate) fn remove(&self, key: &K) -> Displaced<K, V> {
+        let mut displaced = Displaced::default();
+        displaced._values.first = self.values.remove(key);
+        displaced._absences.first = self.absences.remove(key);
+        displaced
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&self) -> Displaced<K, V> {
+        let mut displaced = Displaced::default();
+        displaced._values.more.extend(self.values.drain());
+        displaced._absences.more.extend(self.absences.drain());
+        displaced
+    }
+
+    /// How many values and how many absences are remembered, expired ones included.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.values.len(), self.absences.len())
+    }
+
+    /// The weight of the values remembered.
+    pub(crate) fn weight(&self) -> u64 {
+        self.values.weight()
+    }
+}
+
+#[derive(Clone)]
+struct ByWeight;
+
+impl<K, V> Weighter<K, Entry<V>> for ByWeight {
+    #[inline]
+    fn weight(&self, _: &K, entry: &Entry<V>) -> u64 {
+        u64::from(entry.stamp.weight)
+    }
+}
+
+impl<K> Weighter<K, Moment> for ByWeight {
+    #[inline]
+    fn weight(&self, _: &K, _: &Moment) -> u64 {
+        1
+    }
+}
+
+impl<K> Weighter<K, Stamp> for ByWeight {
+    #[inline]
+    fn weight(&self, _: &K, _: &Stamp) -> u64 {
+        1
+    }
+}
+
+/// Puts what is evicted aside, so that it is dropped by the caller and not under the map's lock.
+#[derive(Clone)]
+struct PutAside;
+
+/// One is the rule.
+struct Evicted<K, T> {
+    first: Option<(K, T)>,
+    more: Vec<(K, T)>,
+}
+
+impl<K, T> Default for Evicted<K, T> {
+    fn default() -> Self {
+        Evicted { first: None, more: Vec::new() }
+    }
+}
+
+impl<K, T> Lifecycle<K, T> for PutAside {
+    type RequestState = Evicted<K, T>;
+
+    #[inline]
+    fn on_evict(&self, evicted: &mut Evicted<K, T>, key: K, value: T) {
+        match evicted.first {
+            None => evicted.first = Some((key, value)),
+            Some(_) => evicted.more.push((key, value)),
+        }
+    }
+}

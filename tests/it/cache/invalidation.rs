@@ -1,0 +1,297 @@
+//! `invalidate` and `invalidate_all`: nothing that was loaded before is seen after.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+
+use onefill::{Cache, Clock, Fill, Source};
+
+use super::support::{
+    FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_hash, numbers,
+    plain, reads, secs, wait_for, wait_for_followers, wait_for_quiet, watched,
+};
+
+/// How to forget one key: by its name, or with all others.
+const WAYS: [fn(&Numbers, u64); 2] =
+    [|cache, key| cache.invalidate(&key).unwrap(), |cache, _| cache.invalidate_all().unwrap()];
+
+/// A loader that reads a cell, and is then held before it returns.
+fn read_and_wait(
+    cell: &Arc<AtomicU64>,
+    gate: &Arc<Gate>,
+) -> impl Fn(&Load<'_>) -> Result<u64, String> + use<> {
+    let (cell, gate) = (Arc::clone(cell), Arc::clone(gate));
+    move |_| {
+        let read = cell.load(SeqCst);
+        gate.pass();
+        Ok(read)
+    }
+}
+
+#[test]
+fn what_was_read_before_an_invalidation_is_not_stored_after_it() {
+    watched(|| {
+        for forget in WAYS {
+            for workers in [false, true] {
+                let (cell, gate) = (Arc::new(AtomicU64::new(1)), Gate::new());
+                let builder = plain().loader(read_and_wait(&cell, &gate));
+                let cache = if workers { builder.workers(2) } else { builder }.build().unwrap();
+                thread::scope(|s| {
+                    let before = s.spawn(|| cache.get(&1).unwrap().into_value());
+                    gate.wait_for(1);
+                    cell.store(2, SeqCst);
+                    forget(&cache, 1);
+                    gate.let_one_pass();
+                    assert_eq!(before.join().unwrap(), Some(1));
+                    assert!(cache.peek(&1).is_none());
+                    gate.open();
+                    assert_got(cache.get(&1), 2, Source::Loaded);
+                });
+                assert_got(cache.get(&1), 2, Source::Local);
+                assert_eq!(gate.came(), 2);
+                wait_for_quiet(&cache);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_refresh_read_before_an_invalidation_is_not_stored_after_it() {
+    watched(|| {
+        for forget in WAYS {
+            let clock = Clock::manual();
+            let (cell, gate) = (Arc::new(AtomicU64::new(1)), Gate::new());
+            let cache = numbers(&clock)
+                .stale_while_revalidate(secs(10))
+                .loader(read_and_wait(&cell, &gate))
+                .build()
+                .unwrap();
+            cache.put(&1, 0).unwrap();
+            clock.advance(secs(12));
+            assert_got(cache.get(&1), 0, STALE);
+            gate.wait_for(1);
+            cell.store(2, SeqCst);
+            forget(&cache, 1);
+            assert!(cache.peek(&1).is_none(), "not even stale");
+            gate.let_one_pass();
+            wait_for(|| cache.stats().not_stored == 1);
+            assert!(cache.peek(&1).is_none());
+            gate.open();
+            assert_got(cache.get(&1), 2, Source::Loaded);
+            assert_eq!(gate.came(), 2);
+            wait_for_quiet(&cache);
+        }
+    });
+}
+
+/// Whatever step of an invalidation a load ends before, its value is gone afterwards.
+#[test]
+fn no_load_ends_between_the_steps_of_an_invalidation() {
+    watched(|| {
+        for all in [false, true] {
+            for n in 1..=6 {
+                let gate = Gate::new();
+                let held = Arc::clone(&gate);
+                let cache: Cache<Trapped, u64, String> = Cache::builder("trapped")
+                    .ttl(secs(60))
+                    .loader(move |_: &onefill::Load<'_, Trapped, u64>| {
+                        held.pass();
+                        Ok(1)
+                    })
+                    .build()
+                    .unwrap();
+                let other = cache.clone();
+                let load = thread::spawn(move || other.get(&Trapped(1)).unwrap().into_value());
+                gate.wait_for(1);
+                let held = Arc::clone(&gate);
+                let step_in = move || {
+                    held.open();
+                    assert_eq!(load.join().unwrap(), Some(1));
+                };
+                let (told, _) = at_hash(n, step_in, || match all {
+                    false => cache.invalidate(&Trapped(1)),
+                    true => cache.invalidate_all(),
+                });
+                told.unwrap();
+                assert!(cache.peek(&Trapped(1)).is_none(), "step {n}");
+                gate.open();
+            }
+        }
+    });
+}
+
+#[test]
+fn those_who_come_after_do_not_join_those_who_came_before() {
+    watched(|| {
+        for forget in WAYS {
+            let numbers = Arc::new(AtomicU64::new(0));
+            let gates = [Gate::new(), Gate::new()];
+            let (count, held) = (Arc::clone(&numbers), gates.clone());
+            let loader = move |_: &Load<'_>| {
+                let number = count.fetch_add(1, SeqCst);
+                held[number as usize].pass();
+                Ok(number + 1)
+            };
+            let cache = plain().loader(loader).build().unwrap();
+            thread::scope(|s| {
+                let first = s.spawn(|| cache.get(&1));
+                gates[0].wait_for(1);
+                forget(&cache, 1);
+                let second = s.spawn(|| cache.get(&1));
+                gates[1].wait_for(1);
+                gates[1].open();
+                assert_got(second.join().unwrap(), 2, Source::Loaded);
+                // The old one ends later, and changes nothing.
+                gates[0].open();
+                assert_got(first.join().unwrap(), 1, Source::Loaded);
+            });
+            assert_got(cache.get(&1), 2, Source::Local);
+            assert_eq!(numbers.load(SeqCst), 2);
+            assert_idle(&cache);
+        }
+    });
+}
+
+#[test]
+fn the_end_of_an_old_flight_leaves_the_new_one_alone() {
+    watched(|| {
+        for forget in WAYS {
+            let numbers = Arc::new(AtomicU64::new(0));
+            let gates = [Gate::new(), Gate::new(), Gate::new()];
+            let (count, held) = (Arc::clone(&numbers), gates.clone());
+            let loader = move |_: &Load<'_>| {
+                let number = count.fetch_add(1, SeqCst);
+                held[number as usize].pass();
+                Ok(number + 1)
+            };
+            let cache = plain().loader(loader).build().unwrap();
+            thread::scope(|s| {
+                let first = s.spawn(|| cache.get(&1));
+                gates[0].wait_for(1);
+                forget(&cache, 1);
+                let second = s.spawn(|| cache.get(&1));
+                gates[1].wait_for(1);
+                gates[0].open();
+                assert_got(first.join().unwrap(), 1, Source::Loaded);
+                assert!(cache.peek(&1).is_none());
+                let third = s.spawn(|| cache.get(&1));
+                wait_for_followers(&cache, 1);
+                gates[1].open();
+                assert_got(second.join().unwrap(), 2, Source::Loaded);
+                assert_got(third.join().unwrap(), 2, Source::Followed);
+            });
+            assert_got(cache.get(&1), 2, Source::Local);
+            assert_eq!(numbers.load(SeqCst), 2);
+        }
+    });
+}
+
+#[test]
+fn an_invalidation_leaves_nothing_of_a_key() {
+    watched(|| {
+        let states: [fn(&Numbers, &Clock, &Origin); 4] = [
+            |_, _, _| (),
+            // Stale.
+            |_, clock, _| clock.advance(secs(12)),
+            // An absence.
+            |cache, _, _| cache.put(&1, Fill::absent()).unwrap(),
+            // Stale, and not to be loaded for a while because the last load failed.
+            |cache, clock, origin| {
+                origin.go_away();
+                clock.advance(secs(25));
+                assert_got(cache.get(&1), 1, FAILED);
+                origin.come_back();
+            },
+        ];
+        for state in states {
+            for forget in WAYS {
+                let clock = Clock::manual();
+                let origin = Origin::new(1);
+                let cache = numbers(&clock)
+                    .stale_while_revalidate(secs(10))
+                    .stale_if_error(secs(60))
+                    .loader(reads(&origin))
+                    .build()
+                    .unwrap();
+                assert_got(cache.get(&1), 1, Source::Loaded);
+                state(&cache, &clock, &origin);
+                forget(&cache, 1);
+                let now = cache.stats().gauges;
+                assert_eq!((now.values, now.absences, now.weight), (0, 0, 0));
+                assert!(cache.peek(&1).is_none());
+                let loads = origin.calls();
+                origin.set(2);
+                let answer = cache.get(&1).unwrap();
+                assert_eq!((answer.source(), answer.into_value()), (Source::Loaded, Some(2)));
+                assert_eq!(origin.calls(), loads + 1);
+            }
+        }
+    });
+}
+
+#[test]
+fn invalidating_all_hides_what_was_put_a_moment_ago_and_not_what_is_put_a_moment_later() {
+    let cache = plain().build().unwrap();
+    for round in 0..10_000 {
+        cache.put(&0, round).unwrap();
+        cache.invalidate_all().unwrap();
+        assert!(cache.peek(&0).is_none());
+        cache.put(&0, 2).unwrap();
+        assert_got(cache.get(&0), 2, Source::Local);
+    }
+}
+
+#[test]
+fn an_invalidation_touches_no_other_key() {
+    let cache = plain().build().unwrap();
+    for key in 0..100 {
+        cache.put(&key, key).unwrap();
+    }
+    cache.invalidate(&50).unwrap();
+    for key in 0..100 {
+        assert_eq!(cache.peek(&key).is_some(), key != 50);
+    }
+    cache.invalidate_all().unwrap();
+    assert!((0..100).all(|key| cache.peek(&key).is_none()));
+}
+
+/// A reader that begins after an invalidation has returned never sees what was there before it.
+#[test]
+fn in_a_storm_nobody_sees_what_was_invalidated_before_it_asked() {
+    watched(|| {
+        let clock = Clock::manual();
+        let cell = Arc::new(AtomicU64::new(0));
+        let source = Arc::clone(&cell);
+        let cache = numbers(&clock)
+            .stale_while_revalidate(secs(10))
+            .stale_if_error(secs(10))
+            .loader(move |_: &Load<'_>| Ok(source.load(SeqCst)))
+            .build()
+            .unwrap();
+        let settled = AtomicU64::new(0);
+        thread::scope(|s| {
+            for _ in 0..6 {
+                s.spawn(|| {
+                    while settled.load(SeqCst) < 2_000 {
+                        let least = settled.load(SeqCst);
+                        let seen = cache.get(&1).unwrap().into_value().unwrap();
+                        assert!(seen >= least, "{seen} was seen after {least} had been settled");
+                    }
+                });
+            }
+            for round in 1..=2_000 {
+                // Now and then the readers find it stale, and have it refreshed.
+                if round % 3 == 0 {
+                    clock.advance(secs(11));
+                }
+                cell.store(round, SeqCst);
+                match round % 2 {
+                    0 => cache.invalidate(&1).unwrap(),
+                    _ => cache.invalidate_all().unwrap(),
+                }
+                settled.store(round, SeqCst);
+            }
+        });
+        wait_for_quiet(&cache);
+    });
+}

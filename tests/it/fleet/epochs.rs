@@ -1,0 +1,177 @@
+//! The epoch of a table, what is heard of other instances, and what is in doubt when nothing is.
+
+use std::thread;
+
+use onefill::fleet::memory::{Memory, Moment, Op};
+use onefill::{Clock, Source};
+
+use super::support::*;
+
+#[test]
+fn values_of_an_epoch_that_is_over_are_misses_and_are_replaced() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let [one, two, late] = [0; 3].map(|_| instance(&memory, meter.numbered()));
+        assert_eq!(one.value(7), "1");
+        let before = memory.stored(&key(7)).unwrap();
+        two.cache.invalidate_all().unwrap();
+        // Its bytes are there still, and nobody takes them for a value.
+        assert_eq!(memory.stored(&key(7)).unwrap().bytes, before.bytes);
+        assert_eq!(late.value(7), "2");
+        assert_ne!(memory.stored(&key(7)).unwrap().bytes, before.bytes);
+        assert_eq!((one.value(7).as_str(), two.value(7).as_str()), ("2", "2"));
+        assert_eq!([&one, &two, &late].map(|one| one.cache.stats().undecodable), [0; 3]);
+    });
+}
+
+#[test]
+fn an_epoch_that_was_asked_for_before_it_ended_is_not_remembered_after_that() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let [one, two] = [0; 2].map(|_| instance(&memory, meter.numbered()));
+        assert_eq!(two.value(7), "1");
+        thread::scope(|s| {
+            let answer = one.link.hold(Op::Epoch, Moment::Reply);
+            let asks = s.spawn(|| one.value(7));
+            assert!(answer.wait_for(1, NOISE));
+            two.cache.invalidate_all().unwrap();
+            answer.release();
+            // It began before, so it may have the value of before.
+            let _ = asks.join().unwrap();
+        });
+        assert_eq!(one.value(7), two.value(7));
+        assert_ne!(one.value(7), "1");
+    });
+}
+
+#[test]
+fn everything_at_once_is_forgotten_in_the_moment_it_is_asked_for() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let [one, two] = [0; 2].map(|_| instance(&memory, meter.numbered()));
+        for round in 0..200 {
+            let (this, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+            this.cache.put(&7, "before".to_string()).unwrap();
+            assert_eq!(other.value(7), "before");
+            this.cache.invalidate_all().unwrap();
+            assert!(this.cache.peek(&7).is_none() && other.cache.peek(&7).is_none());
+            this.cache.put(&7, format!("after {round}")).unwrap();
+            assert_eq!(other.value(7), format!("after {round}"));
+            this.cache.invalidate_all().unwrap();
+        }
+        assert_eq!(meter.loads(), 0);
+    });
+}
+
+#[test]
+fn a_tier_that_lost_everything_is_filled_anew() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let fleet = [0; 3].map(|_| instance(&memory, meter.numbered()));
+        fleet.iter().for_each(|one| assert_eq!(one.value(7), "1"));
+        // A restart, as the instances see it.
+        fleet.iter().for_each(|one| one.link.down());
+        memory.wipe();
+        fleet.iter().for_each(|one| one.link.up());
+        for one in &fleet {
+            assert_eq!(one.value(7), "2");
+            assert_eq!(one.get(7).unwrap().source(), Source::Local);
+        }
+        assert_eq!(memory.values(), 1);
+    });
+}
+
+#[test]
+fn after_a_gap_in_what_is_heard_every_entry_is_confirmed_by_one_look_at_the_tier() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let [one, two] = [0; 2].map(|_| instance(&memory, meter.numbered()));
+        for id in 0..5 {
+            assert_eq!(one.value(id), two.value(id));
+        }
+        two.link.down();
+        assert!(!two.fleet.health().hears);
+        // Not heard by two.
+        one.cache.invalidate(&0).unwrap();
+        assert_eq!(one.value(0), "6");
+        two.link.up();
+        assert!(two.fleet.health().hears);
+
+        let looks = two.count(Op::Lookup);
+        for id in 0..5 {
+            assert!(two.cache.peek(&id).is_none(), "in doubt");
+            assert_eq!(two.get(id).unwrap().source(), Source::Fleet);
+            assert_eq!(two.get(id).unwrap().source(), Source::Local);
+            assert_eq!(two.value(id), one.value(id));
+        }
+        assert_eq!(two.count(Op::Lookup), looks + 5);
+        assert_eq!(meter.loads(), 6);
+    });
+}
+
+#[test]
+fn while_nothing_is_heard_an_entry_is_kept_for_a_second() {
+    within(|| {
+        let (memory, meter, clock) = (Memory::manual(), Meter::default(), Clock::manual());
+        let one = instance(&memory, meter.numbered());
+        let deaf = start_deaf(&memory, |f| f, |c| c.clock(clock.clone()).loader(meter.numbered()));
+        // Read from the tier, loaded, and put.
+        assert_eq!(one.value(0), "1");
+        assert_eq!(deaf.get(0).unwrap().source(), Source::Fleet);
+        assert_eq!(deaf.get(1).unwrap().source(), Source::Loaded);
+        deaf.cache.put(&2, "put".to_string()).unwrap();
+        for second in 0..3 {
+            if second > 0 {
+                // Confirmed by the tier, and good for another second.
+                (0..3).for_each(|id| assert_eq!(deaf.get(id).unwrap().source(), Source::Fleet));
+            }
+            clock.advance(ms(999));
+            memory.advance(ms(999));
+            (0..3).for_each(|id| assert_eq!(deaf.get(id).unwrap().source(), Source::Local));
+            clock.advance(ms(1));
+            memory.advance(ms(1));
+            (0..3).for_each(|id| assert!(deaf.cache.peek(&id).is_none(), "{id}"));
+        }
+        one.cache.invalidate(&0).unwrap();
+        assert_eq!(deaf.value(0), "3");
+        assert_eq!(meter.loads(), 3);
+    });
+}
+
+#[test]
+fn while_nothing_is_heard_an_epoch_is_asked_for_again_after_a_second() {
+    within(|| {
+        let (memory, meter, clock) = (Memory::new(), Meter::default(), Clock::manual());
+        let one = instance(&memory, meter.numbered());
+        let deaf = start_deaf(&memory, |f| f, |c| c.clock(clock.clone()).loader(meter.numbered()));
+        assert_eq!((one.value(7).as_str(), deaf.value(7).as_str()), ("1", "1"));
+        one.cache.invalidate_all().unwrap();
+        let invalidated = std::time::Instant::now();
+        until("the deaf one reads the new epoch", || {
+            clock.advance(ms(1_000));
+            deaf.value(7) != "1"
+        });
+        assert!(invalidated.elapsed() < ms(1_000) + NOISE);
+    });
+}
+
+#[test]
+fn a_change_of_one_key_leaves_the_others_alone() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let [one, two] = [0; 2].map(|_| instance(&memory, meter.numbered()));
+        for id in 0..200 {
+            one.value(id);
+        }
+        for id in 0..200 {
+            two.value(id);
+        }
+        let looks = two.count(Op::Lookup);
+        one.cache.invalidate(&0).unwrap();
+        for id in 1..200 {
+            two.value(id);
+        }
+        // One in 4,096 shares the part of the key that was changed.
+        assert!(two.count(Op::Lookup) - looks <= 2);
+    });
+}
