@@ -108,12 +108,13 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("a vector takes everything")
 }
 
-/// The numbers in the row of a table that begins with `title`.
+/// The numbers in the row of a table that begins with `title`; where there is none, there is a
+/// dash.
 fn row(ran: &Ran, title: &str) -> Vec<u64> {
     let row = ran.out.lines().find_map(|line| line.trim_start().strip_prefix(title));
     let row = row.unwrap_or_else(|| panic!("no row {title:?} in\n{}", ran.out));
     let number = |word: &str| word.replace(',', "").parse().expect("a count");
-    row.split_whitespace().map(number).collect()
+    row.split_whitespace().filter(|word| *word != "–").map(number).collect()
 }
 
 #[track_caller]
@@ -158,6 +159,50 @@ fn a_storm_of_one_thread_has_nothing_to_share() {
     let ran = storm(&["--threads", "1", "--load", "5ms", "--rounds", "3", "--pool", "1"]);
     assert!(ran.succeeded, "{}{}", ran.out, ran.err);
     assert_eq!(row(&ran, "loads"), [3, 3]);
+}
+
+#[test]
+fn a_storm_over_instances_costs_one_load_with_a_lease() {
+    let ran = storm(&["storm", "--instances", "4", "--threads", "5", "--load", "20ms"]);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(ran.err, "", "nothing is drawn where nobody looks");
+    assert!(ran.out.contains("20 threads in 4 instances asking"), "{}", ran.out);
+    let [none, coalescing, lease, both] = row(&ran, "loads")[..] else {
+        panic!("four strategies have four columns\n{}", ran.out)
+    };
+    assert_eq!(row(&ran, "calls"), [20, 20, 20, 20]);
+    assert_eq!((none, lease, both), (20, 1, 1));
+    assert!((4..=20).contains(&coalescing), "each instance loads for itself\n{}", ran.out);
+    assert_eq!(row(&ran, "duplicates avoided"), [0, 20 - coalescing, 19, 19]);
+}
+
+#[test]
+fn only_what_has_a_tier_claims_leases() {
+    let ran = storm(&["--instances", "3", "--threads", "4", "--load", "5ms", "--rounds", "2"]);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    let (claims, commands) = (row(&ran, "lease claims"), row(&ran, "tier commands"));
+    assert_eq!((claims.len(), commands.len()), (2, 2), "{}", ran.out);
+    // Whoever loads has claimed, and has committed then.
+    assert!(claims.iter().all(|claims| *claims >= 2), "{}", ran.out);
+    assert!(claims.iter().zip(&commands).all(|(claims, all)| *all >= claims + 2), "{}", ran.out);
+    // Every caller looks, who has only the lease.
+    assert!(commands[0] >= claims[0] + 2 + 24, "{}", ran.out);
+}
+
+#[test]
+fn a_fleet_of_one_caller_loads_once() {
+    let ran = storm(&["storm", "--instances", "1", "--threads", "1", "--load", "0"]);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(row(&ran, "loads"), [1, 1, 1, 1]);
+    assert_eq!(row(&ran, "lease claims"), [1, 1]);
+}
+
+#[test]
+fn a_storm_in_one_process_can_be_asked_for_by_name() {
+    let ran = storm(&["storm", "--threads", "1", "--load", "0"]);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(row(&ran, "loads"), [1, 1]);
+    assert!(!ran.out.contains("lease"), "{}", ran.out);
 }
 
 #[test]
@@ -259,6 +304,10 @@ fn arguments_that_make_no_sense_are_refused_with_the_reason() {
     for (arguments, reason) in [
         (&["--threads", "0"][..], "--threads"),
         (&["--load", "50"], "the unit is one of"),
+        (&["--instances", "0"], "--instances"),
+        (&["storm", "--instances", "1001"], "1..=1000"),
+        (&["--instances", "2", "storm"], "--instances"),
+        (&["replay", "-", "--instances", "2"], "--instances"),
         (&["replay"], "<FILE>"),
         (&["replay", "-", "--speed-up", "-1"], "--speed-up"),
         (&["replay", "-", "--speed-up", "fast"], "or max"),

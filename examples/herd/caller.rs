@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::loader::Loader;
-use crate::strategy::Strategy;
+use crate::strategy::{Column, Strategy};
 use crate::tally::{Sample, Tally};
 
 /// Samples a caller collects before it takes them to the tally: a lock taken after every call
@@ -15,18 +15,24 @@ const BATCH: usize = 1024;
 
 pub(crate) struct Caller<'a> {
     strategy: &'a dyn Strategy,
+    /// In which it calls.
+    instance: usize,
     loader: &'a Loader,
     tally: &'a Mutex<Tally>,
     samples: Vec<Sample>,
 }
 
 impl<'a> Caller<'a> {
+    /// The caller of this number: its instance is the next one after that of the caller before.
     pub(crate) fn new(
-        strategy: &'a dyn Strategy,
+        number: usize,
+        column: &'a Column,
         loader: &'a Loader,
         tally: &'a Mutex<Tally>,
     ) -> Caller<'a> {
-        Caller { strategy, loader, tally, samples: Vec::new() }
+        let instance = number % column.instances.len();
+        let strategy = column.instances[instance].as_ref();
+        Caller { strategy, instance, loader, tally, samples: Vec::new() }
     }
 
     /// Asks for the row of `key`, which was due `behind` ago.
@@ -34,7 +40,7 @@ impl<'a> Caller<'a> {
         let loaded = Cell::new(None);
         let called = Instant::now();
         let row = self.strategy.get(key, &|| {
-            let row = self.loader.load(key);
+            let row = self.loader.load(key, self.instance);
             loaded.set(Some(Instant::now()));
             row
         });

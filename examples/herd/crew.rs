@@ -11,21 +11,22 @@ use crate::Failure;
 const STACK: usize = 256 * 1024;
 
 /// Runs `work` on so many threads. All of them are there before the first sets out, and each is
-/// told when that was. Meanwhile this thread runs `watch`, with a way to ask whether all are done.
+/// told its number, from zero, and when that was. Meanwhile this thread runs `watch`, with a way to
+/// ask whether all are done.
 pub(crate) fn run(
     threads: usize,
     watch: impl FnOnce(&dyn Fn() -> bool),
-    work: impl Fn(Instant) + Sync,
+    work: impl Fn(usize, Instant) + Sync,
 ) -> Result<(), Failure> {
     let arrived = AtomicUsize::new(0);
     // Readers do not exclude each other: when the gate opens nobody has to queue to get out, as
     // with a barrier made of a mutex. A gate that opens without a start calls the whole thing off.
     let gate = RwLock::new(None);
     let member = || {
-        arrived.fetch_add(1, Ordering::Relaxed);
+        let number = arrived.fetch_add(1, Ordering::Relaxed);
         let start = *gate.read().expect("nobody panics while holding the gate");
         if let Some(start) = start {
-            work(start);
+            work(number, start);
         }
     };
     thread::scope(|scope| {
@@ -58,22 +59,22 @@ mod tests {
 
     #[test]
     fn nobody_sets_out_before_all_are_there() {
-        let (working, threads) = (AtomicUsize::new(0), 8);
+        let (numbers, threads) = (AtomicUsize::new(0), 8);
         let herd = run(
             threads,
             |_| (),
-            |start| {
+            |number, start| {
                 assert!(start <= Instant::now());
-                working.fetch_add(1, Ordering::Relaxed);
+                numbers.fetch_or(1 << number, Ordering::Relaxed);
             },
         );
         assert!(herd.is_ok());
-        assert_eq!(working.into_inner(), threads);
+        assert_eq!(numbers.into_inner(), 0xff, "each number was given once");
     }
 
     #[test]
     fn a_panic_is_reported() {
-        let herd = run(2, |_| (), |_| panic!("this panic belongs to the test"));
+        let herd = run(2, |_| (), |_, _| panic!("this panic belongs to the test"));
         assert!(matches!(herd, Err(Failure::Told(_))));
     }
 }

@@ -60,10 +60,10 @@ pub(crate) struct Loader {
 }
 
 /// The loads of one key.
-#[derive(Default)]
 struct Loads {
     begun: AtomicU64,
-    running: AtomicU64,
+    /// By instance.
+    running: Box<[AtomicU64]>,
 }
 
 #[derive(Clone, Copy)]
@@ -73,20 +73,23 @@ enum Work {
 }
 
 impl Loader {
-    /// A loader of the keys `0..keys`.
-    pub(crate) fn new(price: &Price, keys: usize) -> Loader {
+    /// A loader of the keys `0..keys`, as one database for all instances.
+    pub(crate) fn new(price: &Price, keys: usize, instances: usize) -> Loader {
         let work = match price.cost {
             Cost::Sleep => Work::Sleep(price.load),
             Cost::Cpu => Work::Compute { turns: turns_in(price.load) },
         };
-        let keys = std::iter::repeat_with(Loads::default).take(keys).collect();
+        let counts = || std::iter::repeat_with(AtomicU64::default);
+        let loads = || Loads { begun: 0.into(), running: counts().take(instances).collect() };
+        let keys = std::iter::repeat_with(loads).take(keys).collect();
         Loader { work, pool: price.pool.map(Pool::new), keys, overlapping: AtomicU64::new(0) }
     }
 
-    pub(crate) fn load(&self, key: usize) -> Row {
+    pub(crate) fn load(&self, key: usize, instance: usize) -> Row {
         let loads = &self.keys[key];
+        let running = &loads.running[instance];
         loads.begun.fetch_add(1, Ordering::Relaxed);
-        if loads.running.fetch_add(1, Ordering::Relaxed) > 0 {
+        if running.fetch_add(1, Ordering::Relaxed) > 0 {
             self.overlapping.fetch_add(1, Ordering::Relaxed);
         }
         let turn = self.pool.as_ref().map(Pool::turn);
@@ -95,7 +98,7 @@ impl Loader {
             Work::Compute { turns } => compute(turns),
         }
         drop(turn);
-        loads.running.fetch_sub(1, Ordering::Relaxed);
+        running.fetch_sub(1, Ordering::Relaxed);
         Row { key }
     }
 
@@ -104,7 +107,7 @@ impl Loader {
         self.keys.iter().map(|loads| loads.begun.load(Ordering::Relaxed)).collect()
     }
 
-    /// How many loads began while another load of their key was running.
+    /// How many loads began while another load of their key was running in their instance.
     pub(crate) fn overlapping(&self) -> u64 {
         self.overlapping.load(Ordering::Relaxed)
     }
@@ -173,30 +176,31 @@ mod tests {
 
     #[test]
     fn loads_are_counted_by_key() {
-        let loader = Loader::new(&free_of_charge(), 3);
-        assert_eq!(loader.load(2).key, 2);
-        loader.load(2);
-        loader.load(0);
+        let loader = Loader::new(&free_of_charge(), 3, 2);
+        assert_eq!(loader.load(2, 0).key, 2);
+        loader.load(2, 1);
+        loader.load(0, 0);
         assert_eq!(loader.loads(), [1, 0, 2]);
         assert_eq!(loader.overlapping(), 0);
     }
 
     #[test]
-    fn a_load_beside_another_of_its_key_overlaps() {
-        let loader = Loader::new(&free_of_charge(), 2);
-        loader.keys[1].running.store(1, Ordering::Relaxed); // as if one were running
-        loader.load(0);
+    fn a_load_beside_another_of_its_key_and_instance_overlaps() {
+        let loader = Loader::new(&free_of_charge(), 2, 2);
+        loader.keys[1].running[0].store(1, Ordering::Relaxed); // as if one were running
+        loader.load(0, 0);
+        loader.load(1, 1);
         assert_eq!(loader.overlapping(), 0);
-        loader.load(1);
+        loader.load(1, 0);
         assert_eq!(loader.overlapping(), 1);
     }
 
     #[test]
     fn a_pool_gives_its_turns_back() {
         let pool = NonZeroUsize::new(1);
-        let loader = Loader::new(&Price { pool, ..free_of_charge() }, 1);
-        loader.load(0);
-        loader.load(0);
+        let loader = Loader::new(&Price { pool, ..free_of_charge() }, 1, 1);
+        loader.load(0, 0);
+        loader.load(0, 0);
         assert_eq!(loader.loads(), [2]);
     }
 }

@@ -1,13 +1,17 @@
-//! A herd of threads that all want the same thing, without and with [`onefill::Group`].
+//! A herd of threads that all want the same thing, without and with [`onefill`].
 //!
-//! `herd` alone raises a storm: many threads ask for one cold key at once. `herd replay FILE`
-//! replays the requests of a real access log. Both print what it cost without and with coalescing.
+//! `herd` alone raises a storm: many threads ask for one cold key at once. `herd storm --instances
+//! 40` raises it over many instances of a server, which share a tier. `herd replay FILE` replays
+//! the requests of a real access log. All print what it cost, without and with coalescing.
 //!
-//! The use of the library itself is all in `strategy.rs`, and there it is one line.
+//! The use of the library itself is all in `strategy.rs`, and there it is a line or two for each
+//! way; `lease.rs` is what one would write by hand instead.
 
 mod caller;
 mod crew;
 mod duration;
+mod lease;
+mod link;
 mod loader;
 mod log;
 mod progress;
@@ -31,6 +35,9 @@ use clap::{Parser, Subcommand};
 /// with its own load, then through a `Group`, which lets one of them load and gives its answer to
 /// all. If it took more than one load, herd ends with an error.
 ///
+/// With --instances the storm comes over so many instances at once, which stand for processes
+/// before one shared tier, here in memory.
+///
 /// In the tables, a wait is the time from a call to its return. The leader is the caller whose load
 /// ran; the leader's return is the time from the end of its load to the return of its call, and so
 /// what it pays for those who wait.
@@ -50,6 +57,7 @@ struct Herd {
 
 #[derive(Subcommand)]
 enum Command {
+    Storm(storm::Storm),
     Replay(replay::Replay),
 }
 
@@ -81,6 +89,7 @@ fn main() -> ExitCode {
     let mut out = io::stdout().lock();
     let end = match &herd.command {
         None => storm::run(&herd.storm, &mut out),
+        Some(Command::Storm(storm)) => storm::run(storm, &mut out),
         Some(Command::Replay(replay)) => replay::run(replay, &mut out),
     };
     match end {

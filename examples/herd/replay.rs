@@ -18,7 +18,7 @@ use crate::log::{self, Line};
 use crate::progress::Progress;
 use crate::schedule::{Request, Schedule, SpeedUp};
 use crate::source::{Kept, LONGEST_LINE, Source};
-use crate::strategy::{self, Strategy};
+use crate::strategy::{self, Column};
 use crate::table::{self, count};
 use crate::tally::{Pass, Tally};
 use crate::{Failure, crew};
@@ -95,9 +95,9 @@ pub(crate) fn run(replay: &Replay, out: &mut impl Write) -> Result<(), Failure> 
     writeln!(out, "Nothing is cached: only loads that overlap are shared.\n")?;
 
     let keys = log.keys.len();
-    let passes = strategy::all()
+    let passes = strategy::one_process()
         .iter()
-        .map(|strategy| pass(strategy.as_ref(), replay, &schedule, keys))
+        .map(|column| pass(column, replay, &schedule, keys))
         .collect::<Result<Vec<Pass>, Failure>>()?;
     let printed = replay.print(&passes, &schedule, &log.keys, out);
     // Whether anyone wanted to see the tables or not.
@@ -106,17 +106,17 @@ pub(crate) fn run(replay: &Replay, out: &mut impl Write) -> Result<(), Failure> 
 }
 
 fn pass(
-    strategy: &dyn Strategy,
+    column: &Column,
     replay: &Replay,
     schedule: &Schedule,
     keys: usize,
 ) -> Result<Pass, Failure> {
-    let loader = Loader::new(&replay.price, keys);
+    let loader = Loader::new(&replay.price, keys, column.instances.len());
     let tally = Mutex::new(Tally::new());
-    let progress = Progress::bar(strategy.name(), schedule.due.len());
+    let progress = Progress::bar(column.name, schedule.due.len());
     let next = AtomicUsize::new(0);
-    let work = |start: Instant| {
-        let mut caller = Caller::new(strategy, &loader, &tally);
+    let work = |number, start: Instant| {
+        let mut caller = Caller::new(number, column, &loader, &tally);
         while let Some(due) = schedule.due.get(next.fetch_add(1, Ordering::Relaxed)) {
             let behind = match replay.speed_up {
                 SpeedUp::Max => None,
@@ -132,13 +132,7 @@ fn pass(
     // A thread that finds nothing left to do has counted on.
     let taken = || next.load(Ordering::Relaxed).min(schedule.due.len()) as u64;
     crew::run(replay.threads.get(), |finished| progress.follow(taken, finished), work)?;
-    Ok(Pass {
-        strategy: strategy.name(),
-        coalesces: strategy.coalesces(),
-        tally: tally.into_inner(),
-        loads: loader.loads(),
-        overlapping: loader.overlapping(),
-    })
+    Ok(Pass::new(column, &loader, tally.into_inner()))
 }
 
 impl Replay {

@@ -5,10 +5,13 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use crate::duration::Span;
-use crate::tally::Pass;
+use crate::tally::{Pass, Traffic};
 
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// The cell of what there is none of.
+const NONE: &str = "–";
 
 /// What every strategy cost, a column each.
 pub(crate) fn costs(passes: &[Pass]) -> Table {
@@ -21,6 +24,10 @@ pub(crate) fn costs(passes: &[Pass]) -> Table {
     row("calls", &|pass| count(pass.tally.calls()));
     row("loads", &|pass| count(pass.all_loads()));
     row("duplicates avoided", &|pass| count(pass.tally.calls().saturating_sub(pass.all_loads())));
+    if passes.iter().any(|pass| pass.fleet.is_some()) {
+        row("lease claims", &|pass| fleet(pass, |traffic| traffic.claims));
+        row("tier commands", &|pass| fleet(pass, |traffic| traffic.commands));
+    }
     row("wait, p50", &|pass| time(pass.tally.waits.quantile(0.5)));
     row("wait, p99", &|pass| time(pass.tally.waits.quantile(0.99)));
     row("wait, max", &|pass| time(pass.tally.waits.quantile(1.0)));
@@ -75,7 +82,11 @@ pub(crate) fn counted(number: usize, thing: &str) -> String {
 }
 
 fn time(time: Option<Duration>) -> String {
-    time.map_or("–".into(), |time| Span(time).to_string())
+    time.map_or(NONE.into(), |time| Span(time).to_string())
+}
+
+fn fleet(pass: &Pass, what: impl Fn(Traffic) -> u64) -> String {
+    pass.fleet.map_or(NONE.into(), |traffic| count(what(traffic)))
 }
 
 fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {

@@ -4,18 +4,56 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::loader::Loader;
+use crate::strategy::{Column, Promise};
+
 /// One run of all the calls under one strategy.
 pub(crate) struct Pass {
     pub(crate) strategy: &'static str,
-    pub(crate) coalesces: bool,
+    pub(crate) promise: Promise,
     pub(crate) tally: Tally,
     /// How many loads there were of each key.
     pub(crate) loads: Vec<u64>,
-    /// How many of them began while another load of their key was running.
+    /// How many of them began while another load of their key was running in their instance.
     pub(crate) overlapping: u64,
+    /// What the instances asked a shared tier for, if there was one.
+    pub(crate) fleet: Option<Traffic>,
+}
+
+/// What was asked of a shared tier, by all instances together.
+#[derive(Clone, Copy)]
+pub(crate) struct Traffic {
+    /// For the lease of a key, among them those that got the value instead.
+    pub(crate) claims: u64,
+    /// For anything.
+    pub(crate) commands: u64,
+    /// How many callers of one instance asked for the lease of one key, at most.
+    pub(crate) most_claimants: usize,
 }
 
 impl Pass {
+    /// What came of `column`.
+    pub(crate) fn new(column: &Column, loader: &Loader, tally: Tally) -> Pass {
+        let asked = &column.asked;
+        let fleet = (!asked.is_empty()).then(|| Traffic {
+            claims: asked.iter().map(|instance| instance.claims()).sum(),
+            commands: asked.iter().map(|instance| instance.commands()).sum(),
+            most_claimants: asked
+                .iter()
+                .map(|instance| instance.most_claimants())
+                .max()
+                .unwrap_or_default(),
+        });
+        Pass {
+            strategy: column.name,
+            promise: column.promise,
+            tally,
+            loads: loader.loads(),
+            overlapping: loader.overlapping(),
+            fleet,
+        }
+    }
+
     pub(crate) fn all_loads(&self) -> u64 {
         self.loads.iter().sum()
     }
@@ -26,13 +64,28 @@ impl Pass {
         if let Some(fault) = &self.tally.fault {
             return Err(format!("{name}: a call went wrong: {fault}"));
         }
-        if self.coalesces && self.overlapping > 0 {
+        if self.promise >= Promise::Coalesces && self.overlapping > 0 {
             let loads = self.overlapping;
             return Err(format!(
                 "{name}: {loads} loads began while another load of their key was running"
             ));
         }
-        Ok(())
+        if self.promise >= Promise::Shares
+            && let Some(loads) = self.loads.iter().find(|loads| **loads > 1)
+        {
+            return Err(format!("{name}: {loads} loads of one key, which is to be loaded once"));
+        }
+        match self.fleet {
+            Some(Traffic { most_claimants: callers @ 2.., .. })
+                if self.promise >= Promise::ClaimsOnce =>
+            {
+                Err(format!(
+                    "{name}: {callers} callers of one instance asked for the lease of one key, \
+                     where one is to ask for all"
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -99,15 +152,43 @@ mod tests {
     use super::*;
 
     fn pass(overlapping: u64, fault: Option<&str>) -> Pass {
-        let tally = Tally { fault: fault.map(str::to_string), ..Tally::new() };
-        Pass { strategy: "with", coalesces: true, tally, loads: vec![1], overlapping }
+        Pass {
+            strategy: "with",
+            promise: Promise::Coalesces,
+            tally: Tally { fault: fault.map(str::to_string), ..Tally::new() },
+            loads: vec![2],
+            overlapping,
+            fleet: None,
+        }
     }
 
     #[test]
     fn overlapping_loads_break_the_promise_of_coalescing() {
         assert!(pass(0, None).verdict().is_ok());
         assert!(pass(1, None).verdict().unwrap_err().contains("another load"));
-        assert!(Pass { coalesces: false, ..pass(1, None) }.verdict().is_ok());
+        assert!(Pass { promise: Promise::Nothing, ..pass(1, None) }.verdict().is_ok());
+    }
+
+    #[test]
+    fn a_second_load_breaks_the_promise_of_a_lease() {
+        let shared = |loads: &[u64]| Pass {
+            promise: Promise::Shares,
+            loads: loads.to_vec(),
+            ..pass(0, None)
+        };
+        assert!(shared(&[1, 0, 1]).verdict().is_ok());
+        assert!(shared(&[1, 2]).verdict().unwrap_err().contains("2 loads of one key"));
+    }
+
+    #[test]
+    fn a_second_claimant_in_an_instance_breaks_the_promise_of_both() {
+        let claimed = |most_claimants, promise| {
+            let fleet = Some(Traffic { claims: 50, commands: 100, most_claimants });
+            Pass { promise, loads: vec![1], fleet, ..pass(0, None) }.verdict()
+        };
+        assert!(claimed(1, Promise::ClaimsOnce).is_ok());
+        assert!(claimed(2, Promise::ClaimsOnce).unwrap_err().contains("2 callers of one instance"));
+        assert!(claimed(2, Promise::Shares).is_ok());
     }
 
     #[test]
