@@ -154,12 +154,18 @@ where
         // In line before the lease is asked for, or the notice may come in between.
         let waiting = shared.wait_for(key);
         let poll = Poll { started };
+        // Whether another process had the lease when this one last asked.
+        let mut waited = false;
         loop {
             at.mark = shared.mark(key);
             let asked = room.clock.exact();
             let answer = budget
                 .spend(|deadline| remote.acquire(key, epoch, seen, asked, counters, deadline));
             let (holder, left) = match answer {
+                // Out of time while another process is at it: that is no trouble with the tier.
+                Err(_) if waited && self.terms.deadline.has_passed() => {
+                    return Err(Error::TimedOut { waited: started.elapsed() });
+                }
                 Err(_) => return self.knowing(&known).load_degraded(lead, at, remote),
                 Ok(Ask::Won(held, token)) => {
                     drop(waiting);
@@ -181,6 +187,7 @@ where
                 }
                 Ok(Ask::Held { holder, left }) => (holder, left),
             };
+            waited = true;
             // Another process is at it. A refresh has no use for a second one, and whoever takes
             // something stale need not wait. Nor does the next caller have to ask again at once.
             if self.lane == Lane::Background {
