@@ -162,8 +162,14 @@ where
             let answer = budget
                 .spend(|deadline| remote.acquire(key, epoch, seen, asked, counters, deadline));
             let (holder, left) = match answer {
-                // Out of time while another process is at it: that is no trouble with the tier.
-                Err(_) if waited && self.terms.deadline.has_passed() => {
+                // Out of time while another process is at it: that is no trouble with the tier. What
+                // time is left is for its notice.
+                Err(_) if waited && self.is_short_of_time(shared.budget) => {
+                    let _lent = admission::lend();
+                    if waiting.hear(self.terms.deadline).is_some() {
+                        budget = Budget::new(self.terms.deadline, shared.budget);
+                        continue;
+                    }
                     return Err(Error::TimedOut { waited: started.elapsed() });
                 }
                 Err(_) => return self.knowing(&known).load_degraded(lead, at, remote),
@@ -345,6 +351,11 @@ where
             displaced = Some(self.room.local.store(self.key, copy, weight));
         })?;
         Ok((filled, Source::Fleet))
+    }
+
+    /// Whether the call ends before a tier need have answered.
+    fn is_short_of_time(&self, budget: Duration) -> bool {
+        self.terms.deadline.remaining().is_some_and(|left| left < budget)
     }
 
     /// There is trouble with the shared tier: a load without it, as in a cache of one process.

@@ -530,14 +530,16 @@ fn drop_of_a_loader_that_never_ran_may_call_the_group() {
         let (group, trap) = (Trapped::new(), Trap::default());
         thread::scope(|s| {
             let lead = lead(&group, &key(BAD, &trap));
-            for _ in 0..3 {
-                s.spawn(|| {
-                    let on_drop = OnDrop(|| call_back(&group, 200));
+            for n in 0..3 {
+                let (group, trap) = (&group, &trap);
+                s.spawn(move || {
+                    // Of its own: what another has just boarded would be there to be forgotten.
+                    let on_drop = OnDrop(|| call_back(group, 200 + 10 * n));
                     let loader = move || {
                         let _ = &on_drop;
                         unwanted()
                     };
-                    group.run(&key(BAD, &trap), loader).must()
+                    group.run(&key(BAD, trap), loader).must()
                 });
             }
             until_waiting(&group, 3);
