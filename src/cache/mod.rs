@@ -35,6 +35,7 @@ use crate::stats::{Counters, Gauges, Stats};
 use crate::workers::{LINGER, Workers};
 
 use self::ladder::{Loader, Terms};
+use self::leader::Loaded;
 use self::remote::Remote;
 
 /// A read-through cache for one kind of thing: a key that is not there is loaded, once, however
@@ -342,7 +343,8 @@ where
         };
         let shared = room.remote.as_ref().map(Remote::shared);
         let writing = shared.zip(fleet_key.as_ref()).map(|(shared, key)| shared.write(key));
-        let filled = room.filled(fill, None, Duration::ZERO, at_most, mark);
+        let loaded = Loaded { ended: room.clock.exact(), took: Duration::ZERO };
+        let filled = room.filled(fill, None, loaded, at_most, mark);
         // The shared tier first: a process that reads it after this must not find the old value.
         let told = match (&room.remote, &fleet_key, &filled) {
             (Some(remote), Some(fleet_key), Some((kept, Some(lifetime)))) => {

@@ -57,12 +57,21 @@ impl<K, V, E> Registry<K, V, E> {
     }
 
     /// The flight boarded under `key`, or a new one that the caller leads. A flight older than
-    /// `max_age` counts as none: a new one takes its place.
-    pub(super) fn board(&self, hash: u64, key: &K, max_age: Option<Duration>) -> Role<V, E>
+    /// `max_age` counts as none: a new one takes its place. `now` is the time, if it is known.
+    pub(super) fn board(
+        &self,
+        hash: u64,
+        key: &K,
+        max_age: Option<Duration>,
+        now: Option<Instant>,
+    ) -> Role<V, E>
     where
         K: Eq + Clone,
     {
-        let new = || Handle::new(Flight::new(max_age.map(|_| Instant::now())));
+        let new = || {
+            let boarded = max_age.map(|_| now.unwrap_or_else(Instant::now));
+            Handle::new(Flight::new(boarded))
+        };
         // Looked and boarded under one lock (seeded bug: `look_then_board`).
         let mut shard = self.shard(hash);
         match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {

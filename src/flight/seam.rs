@@ -15,10 +15,20 @@ use super::registry::Role;
 use super::waits::{self, ThreadNo};
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
+    /// [`join`](Group::join), by a caller that has just read the clock.
+    pub(crate) fn join_now(
+        &self,
+        key: &K,
+        deadline: Deadline,
+        now: Instant,
+    ) -> Result<Join<'_, K, V, E>, Error<E>> {
+        self.join_by(key, deadline, Some(now))
+    }
+
     /// Makes the caller lead, if nobody does.
     pub(crate) fn try_lead(&self, key: &K) -> Option<Lead<'_, K, V, E>> {
         let hash = self.registry.hash(key);
-        match self.registry.board(hash, key, self.settings.max_flight_age) {
+        match self.registry.board(hash, key, self.settings.max_flight_age, None) {
             Role::Lead(flight) => Some(Lead::new(self, hash, flight)),
             Role::Follow(_) => None,
         }
