@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::patience::{PATIENCE, eventually};
 use super::ports;
 use super::process::Process;
-use super::resp::Resp;
+use super::resp::{Resp, encode};
 use super::tls::Certificates;
 
 /// How the harness calls itself, so that it can tell its own connections from others.
@@ -52,6 +52,7 @@ impl Builder {
     }
 
     /// A line of the file of users, as `user app on >secret ~* &* +@all`. Can be given many times.
+    /// The default user needs no password, unless a line says so, as `user default off`.
     pub(crate) fn user(mut self, line: &str) -> Builder {
         self.users.push(line.to_string());
         self
@@ -133,6 +134,7 @@ impl Builder {
             port: 0,
             process: Mutex::default(),
             admin: Mutex::default(),
+            script: Mutex::default(),
             directory,
         };
         // Somebody else may take the port between the draw and the start.
@@ -199,6 +201,7 @@ pub(crate) struct Server {
     // Dropped before the directory, which it writes to.
     process: Mutex<Option<Process>>,
     admin: Mutex<Option<Connection>>,
+    script: Mutex<Option<Connection>>,
     directory: TempDir,
 }
 
@@ -504,7 +507,7 @@ impl Server {
         self.remove_dump();
     }
 
-    /// Makes it the replica of a master that is not there: it answers reads, and `READONLY` to
+    /// Makes it the replica of a master that is not there: it keeps its data, answers reads, and `READONLY` to
     /// writes.
     #[track_caller]
     pub(crate) fn make_readonly(&self) {
@@ -526,6 +529,48 @@ impl Server {
     #[track_caller]
     pub(crate) fn end_oom(&self) {
         self.set_config("maxmemory", "0");
+    }
+
+    /// Answers `NOREPLICAS` to writes.
+    #[track_caller]
+    pub(crate) fn make_noreplicas(&self) {
+        self.set_config("min-replicas-to-write", "1");
+    }
+
+    #[track_caller]
+    pub(crate) fn end_noreplicas(&self) {
+        self.set_config("min-replicas-to-write", "0");
+    }
+
+    /// Makes it the replica of a master that is not there, and one that does not read without it:
+    /// it answers `MASTERDOWN` to reads, and since Redis 7 to `PING`, until
+    /// [`Server::make_writable`].
+    #[track_caller]
+    pub(crate) fn make_masterdown(&self) {
+        self.set_config("replica-serve-stale-data", "no");
+        self.make_readonly();
+    }
+
+    /// Answers `BUSY` to everything, since a script does not come to its end. It takes a whole
+    /// processor, so not for long: until [`Server::end_busy`].
+    #[track_caller]
+    pub(crate) fn make_busy(&self) {
+        // The milliseconds for which a script may keep others waiting.
+        self.set_config("lua-time-limit", "5");
+        let mut connection = self.connect().expect("the server is up");
+        let script = encode(&["EVAL", "while true do end", "0"]);
+        connection.send(&script).expect("the server is up");
+        eventually("the script runs", || self.command(&["PING"]).error_code() == Some("BUSY"));
+        // Else the server would find, once it has time, that nobody wants the script's result.
+        *self.script.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+    }
+
+    #[track_caller]
+    pub(crate) fn end_busy(&self) {
+        self.command(&["SCRIPT", "KILL"]).good();
+        // It ends at its next turn, not with this answer.
+        eventually("the script has ended", || !self.command(&["PING"]).is_error());
+        self.script.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Restarts it with its data, which take at least so long to load: until then, or until
