@@ -462,6 +462,7 @@ where
                 absences,
                 weight: room.local.weight(),
                 flights: room.group.len(),
+                oldest_flight: room.group.oldest().unwrap_or_default(),
                 waiting: room.group.waiting(),
                 loading: lanes.iter().map(|lane| lane.running).sum(),
                 not_admitted: lanes.iter().map(|lane| lane.waiting).sum(),
@@ -474,7 +475,7 @@ where
 
     /// Hands what [`stats`](Cache::stats) says to the installed `metrics` recorder: the counters
     /// `onefill_calls_total` (by `end`) and `onefill_events_total` (by `event`), the gauges
-    /// `onefill_now` (by `what`), `onefill_load_seconds` and `onefill_call_seconds` (by `quantile`),
+    /// `onefill_now` (by `what`), `onefill_oldest_flight_seconds`, `onefill_load_seconds` and `onefill_call_seconds` (by `quantile`),
     /// all by `cache`. To be called every few seconds, or when somebody comes to scrape.
     ///
     /// ```

@@ -68,10 +68,7 @@ impl<K, V, E> Registry<K, V, E> {
     where
         K: Eq + Clone,
     {
-        let new = || {
-            let boarded = max_age.map(|_| now.unwrap_or_else(Instant::now));
-            Handle::new(Flight::new(boarded))
-        };
+        let new = || Handle::new(Flight::new(now.or_else(|| max_age.map(|_| Instant::now()))));
         // Looked and boarded under one lock (seeded bug: `look_then_board`).
         let mut shard = self.shard(hash);
         match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
@@ -146,6 +143,13 @@ impl<K, V, E> Registry<K, V, E> {
         K: Eq,
     {
         self.shard(hash).find(hash, |boarded| boarded.key == *key).is_some()
+    }
+
+    /// When the oldest flight was boarded, of those that were boarded by a caller with a clock.
+    #[cfg(feature = "cache")]
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let boarded = |boarded: &Boarded<K, V, E>| boarded.flight.boarded;
+        self.shards.iter().filter_map(|shard| shard.lock().iter().filter_map(boarded).min()).min()
     }
 
     /// Takes out every flight.
