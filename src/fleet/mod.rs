@@ -52,6 +52,8 @@ pub(crate) mod handle;
 mod key;
 mod lease;
 pub mod memory;
+#[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+pub mod redis;
 mod tier;
 mod token;
 
