@@ -59,9 +59,9 @@ mod token;
 
 pub use codec::Codec;
 pub use event::{Event, Listener, News, Notice, Reaction};
-pub use handle::{Fleet, FleetBuilder, Health};
+pub use handle::{Fleet, FleetBuilder, Health, Troubles};
 pub(crate) use handle::{Heard, Mark};
 pub use key::{Fingerprint, FleetKey, Key, KeyEncoder, Names, Namespace, Table};
 pub(crate) use lease::Held;
-pub use tier::{Acquired, Committed, Entry, Lease, Ownership, Seen, Stored, Tier};
+pub use tier::{Acquired, Committed, Entry, Lease, Ownership, Report, Seen, Stored, Tier};
 pub use token::{Epoch, Origin, Token};
