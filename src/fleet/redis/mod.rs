@@ -1,5 +1,20 @@
 //! Redis and Valkey as the shared tier.
 
+mod client;
+mod connection;
+mod frame;
+#[cfg_attr(not(test), expect(dead_code, reason = "the tier that stands on it is a branch away"))]
+mod pool;
+mod refusal;
+mod server;
+mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 mod wire;
 
+pub use client::Client;
+#[cfg_attr(not(test), expect(unused_imports, reason = "as above"))]
+pub(crate) use pool::{Pool, Settings};
+pub use refusal::refusal;
+pub use server::Server;
 pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
