@@ -244,12 +244,7 @@ impl Fleet {
     /// assert_eq!(fleet.health().leases, 0);
     /// ```
     pub fn builder(tier: impl Tier + 'static) -> FleetBuilder {
-        FleetBuilder {
-            tier: Arc::new(tier),
-            lease: Duration::from_secs(10),
-            lease_cap: Duration::from_secs(60),
-            budget: Duration::from_millis(150),
-        }
+        FleetBuilder { tier: Arc::new(tier), terms: Terms::default() }
     }
 
     /// How it stands.
@@ -285,9 +280,25 @@ impl Fleet {
 #[derive(Debug)]
 pub struct FleetBuilder {
     tier: Arc<dyn Tier>,
-    lease: Duration,
-    lease_cap: Duration,
-    budget: Duration,
+    pub(super) terms: Terms,
+}
+
+/// What every fleet can be told, whatever its tier.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) lease: Duration,
+    pub(super) lease_cap: Duration,
+    pub(super) budget: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms {
+            lease: Duration::from_secs(10),
+            lease_cap: Duration::from_secs(60),
+            budget: Duration::from_millis(150),
+        }
+    }
 }
 
 impl FleetBuilder {
@@ -295,14 +306,14 @@ impl FleetBuilder {
     /// of that for as long as its load runs, so it bounds how long others wait for a process that
     /// has died, not how long a load may take.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.terms.lease = lease;
         self
     }
 
     /// For how long a lease is renewed at most. Defaults to 60 s. A load that takes longer loses
     /// it: its callers get what it comes to, and nothing is stored.
     pub fn lease_cap(mut self, cap: Duration) -> Self {
-        self.lease_cap = cap;
+        self.terms.lease_cap = cap;
         self
     }
 
@@ -310,12 +321,13 @@ impl FleetBuilder {
     /// to store what it loaded. Defaults to 150 ms. Of a deadline it is half of what is left at
     /// most, so that there is time for the load. Waiting for another process's load is not counted.
     pub fn budget(mut self, budget: Duration) -> Self {
-        self.budget = budget;
+        self.terms.budget = budget;
         self
     }
 
     /// Makes the connection. Needs no tier that is there: its trouble is not ours.
     pub fn build(self) -> Fleet {
+        let Terms { lease, lease_cap, budget } = self.terms;
         let origin = Origin::random();
         let ear = Arc::new(Ear {
             origin,
@@ -336,9 +348,9 @@ impl FleetBuilder {
                 ear,
                 renewal: Renewal::new(Arc::clone(&self.tier)),
                 tier: self.tier,
-                lease: self.lease,
-                lease_cap: self.lease_cap,
-                budget: self.budget,
+                lease,
+                lease_cap,
+                budget,
             }),
         }
     }

@@ -1,20 +1,24 @@
 //! Redis and Valkey as the shared tier.
 
+mod builder;
 mod client;
 mod connection;
+mod ear;
 mod frame;
-#[cfg_attr(not(test), expect(dead_code, reason = "the tier that stands on it is a branch away"))]
 mod pool;
 mod refusal;
+mod script;
 mod server;
 mod stream;
+mod tier;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
 
+pub use builder::RedisBuilder;
 pub use client::Client;
-#[cfg_attr(not(test), expect(unused_imports, reason = "as above"))]
 pub(crate) use pool::{Pool, Settings};
 pub use refusal::refusal;
 pub use server::Server;
+pub use tier::Redis;
 pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
