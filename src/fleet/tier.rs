@@ -346,6 +346,9 @@ pub struct Report {
     /// How many times something of a foreign type was found under a name of ours: a list, say, where
     /// a value should be. It counts as no value, and is replaced; or as a lease that is held.
     pub foreign: u64,
+    /// How many times another key's value came where this one's was asked for. It was asked for
+    /// again, over another connection.
+    pub misplaced: u64,
     /// How many messages came over the channel of notices that are none.
     pub strange: u64,
     /// How many times notices began to come.

@@ -12,9 +12,8 @@ use crate::fleet::tier::Report;
 use crate::sync::{Arc, Condvar, Mutex, spawn};
 use crate::telemetry;
 
-use super::pool::Pool;
 use super::refusal::refused;
-use super::wire::{Message, Reply};
+use super::{Message, Pool, Reply};
 
 /// How long the thread waits for a message before it looks around: whether it is still wanted, and
 /// whether there is somebody new.
@@ -280,5 +279,195 @@ impl std::fmt::Debug for State {
             .field("listeners", &self.rows.len())
             .field("deaf", &self.deaf)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::event::News;
+    use crate::fleet::redis::fake::Fake;
+    use crate::fleet::redis::{Redis, Settings};
+    use crate::fleet::{Fingerprint, Origin, Tier};
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// Longer than anything in here takes.
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn notice(key: u8) -> Notice {
+        let key = Fingerprint::from_bytes([key; 16]);
+        Notice { from: Origin::from_u64(1), news: News::Invalidated { key } }
+    }
+
+    /// A server over which everything comes back that is published, as long as `echoes` says so.
+    fn server(echoes: impl Fn() -> Reply + Send + Sync + 'static) -> Fake {
+        let (sender, handle) = channel::<Fake>();
+        let handle = Mutex::new((handle, None));
+        let fake = Fake::new(move |_, command| {
+            let mut handle = handle.lock();
+            if handle.1.is_none() {
+                handle.1 = handle.0.recv().ok();
+            }
+            let reply = echoes();
+            if let (b"PUBLISH", Reply::Int(1..), Some(fake)) = (command[0], &reply, &handle.1) {
+                fake.publish(command[1], command[2]);
+            }
+            reply
+        });
+        sender.send(fake.clone()).unwrap();
+        fake
+    }
+
+    fn listener(tier: &Redis) -> (Arc<dyn Listener>, Receiver<Event>) {
+        let (sender, events) = channel();
+        let listener: Arc<dyn Listener> =
+            Arc::new(move |event: &Event| drop(sender.send(event.clone())));
+        tier.listen(Arc::downgrade(&listener));
+        (listener, events)
+    }
+
+    fn tier(fake: &Fake) -> Redis {
+        Redis::over(fake.clone()).pool_wait(LONG).io_timeout(LONG).tier().unwrap()
+    }
+
+    fn publish(fake: &Fake, notice: &Notice) {
+        assert!(fake.publish(b"onefill:ev", &notice.to_bytes()));
+    }
+
+    #[test]
+    fn what_is_published_is_heard_by_each_listener_from_when_it_came() {
+        let fake = server(|| Reply::Int(1));
+        let tier = tier(&fake);
+        assert_eq!(fake.subscriptions(), 0, "nobody listens");
+        let (_one, one_hears) = listener(&tier);
+        assert_eq!(one_hears.recv_timeout(LONG), Ok(Event::Up));
+        publish(&fake, &notice(1));
+        assert_eq!(one_hears.recv_timeout(LONG), Ok(Event::Notice(notice(1))));
+
+        let (two, two_hears) = listener(&tier);
+        publish(&fake, &notice(2));
+        assert_eq!(two_hears.recv_timeout(LONG), Ok(Event::Up));
+        assert_eq!(two_hears.recv_timeout(LONG), Ok(Event::Notice(notice(2))));
+        assert_eq!(one_hears.recv_timeout(LONG), Ok(Event::Notice(notice(2))));
+
+        drop(two);
+        publish(&fake, &notice(3));
+        assert_eq!(one_hears.recv_timeout(LONG), Ok(Event::Notice(notice(3))));
+        assert!(two_hears.try_recv().is_err());
+        assert_eq!(fake.subscriptions(), 1);
+    }
+
+    #[test]
+    fn a_break_is_told_at_once_and_mended() {
+        let fake = server(|| Reply::Int(1));
+        let tier = tier(&fake);
+        let (_listener, hears) = listener(&tier);
+        for round in 1..4 {
+            assert_eq!(hears.recv_timeout(LONG), Ok(Event::Up));
+            assert_eq!(tier.report().deaf, None);
+            assert_eq!(tier.report().heard, round);
+            fake.send(Err(TierError::Unreachable("reset by peer".into())));
+            assert_eq!(hears.recv_timeout(LONG), Ok(Event::Down));
+            assert!(tier.report().deaf.unwrap().contains("reset by peer"));
+        }
+    }
+
+    #[test]
+    fn before_anything_is_heard_nobody_is_told_that_it_would_be() {
+        let fake = server(|| Reply::Int(0)); // published, and nobody was there
+        let tier = tier(&fake);
+        let (_listener, hears) = listener(&tier);
+        let deadline = Deadline::after(LONG);
+        while fake.subscriptions() < 2 {
+            assert!(!deadline.has_passed(), "it tries again");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(hears.try_recv().is_err());
+        assert!(tier.report().deaf.unwrap().starts_with("nothing was heard for 2"));
+    }
+
+    #[test]
+    fn whoever_may_not_publish_does_not_hear_in_turns() {
+        let fake =
+            server(|| Reply::Error { code: "NOPERM".into(), text: "no such channel".into() });
+        let tier = tier(&fake);
+        let (_listener, hears) = listener(&tier);
+        let deadline = Deadline::after(LONG);
+        while tier.report().deaf.is_none() {
+            assert!(!deadline.has_passed(), "it is said");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(tier.report().deaf.unwrap().contains("NOPERM"));
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(fake.subscriptions(), 1, "there is no use in trying again soon");
+        assert!(hears.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_listener_that_panics_harms_nobody() {
+        let fake = server(|| Reply::Int(1));
+        let tier = tier(&fake);
+        let panics: Arc<dyn Listener> = Arc::new(|_: &Event| panic!("a listener's own fault"));
+        tier.listen(Arc::downgrade(&panics));
+        let (_listener, hears) = listener(&tier);
+        assert_eq!(hears.recv_timeout(LONG), Ok(Event::Up));
+        publish(&fake, &notice(1));
+        publish(&fake, &notice(2));
+        assert_eq!(hears.recv_timeout(LONG), Ok(Event::Notice(notice(1))));
+        assert_eq!(hears.recv_timeout(LONG), Ok(Event::Notice(notice(2))));
+        assert_eq!(fake.subscriptions(), 1);
+    }
+
+    #[test]
+    fn a_message_that_is_no_notice_is_counted() {
+        let fake = server(|| Reply::Int(1));
+        let tier = tier(&fake);
+        let (_listener, hears) = listener(&tier);
+        assert_eq!(hears.recv_timeout(LONG), Ok(Event::Up));
+        fake.publish(b"onefill:ev", b"hello");
+        fake.publish(b"another channel", &notice(1).to_bytes());
+        publish(&fake, &notice(2));
+        assert_eq!(hears.recv_timeout(LONG), Ok(Event::Notice(notice(2))));
+        assert_eq!(tier.report().strange, 1);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_tier() {
+        let fake = server(|| Reply::Int(1));
+        let tier = tier(&fake);
+        let (_listener, hears) = listener(&tier);
+        assert_eq!(hears.recv_timeout(LONG), Ok(Event::Up));
+        drop(tier);
+        let deadline = Deadline::after(LONG);
+        while fake.publish(b"onefill:hb", b"") {
+            assert!(!deadline.has_passed(), "the subscription is closed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(hears.try_recv().is_err(), "that is no trouble");
+    }
+
+    #[test]
+    fn a_dialer_that_panics_is_tried_again() {
+        #[derive(Debug)]
+        struct Panics(Fake, std::sync::atomic::AtomicBool);
+        impl super::super::Dial for Panics {
+            fn dial(&self, by: Deadline) -> Result<Box<dyn super::super::Wire>, TierError> {
+                self.0.dial(by)
+            }
+            fn subscribe(
+                &self,
+                channels: &[&[u8]],
+                by: Deadline,
+            ) -> Result<Box<dyn super::super::Subscription>, TierError> {
+                assert!(self.1.swap(true, Ordering::SeqCst), "a dialer's own fault");
+                self.0.subscribe(channels, by)
+            }
+        }
+        let fake = server(|| Reply::Int(1));
+        let namespace = crate::fleet::Namespace::new("onefill");
+        let dial = Arc::new(Panics(fake, false.into()));
+        let tier = Redis::new(dial, namespace, Settings::default());
+        let (_listener, hears) = listener(&tier);
+        assert_eq!(hears.recv_timeout(LONG), Ok(Event::Up));
     }
 }

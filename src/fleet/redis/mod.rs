@@ -22,3 +22,6 @@ pub use refusal::refusal;
 pub use server::Server;
 pub use tier::Redis;
 pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
+
+#[cfg(test)]
+mod fake;

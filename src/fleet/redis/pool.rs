@@ -121,6 +121,22 @@ impl Pool {
         commands: &[Command<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Reply>, TierError> {
+        self.call_with(commands, deadline, Ok)
+    }
+
+    /// The same, and what `read` makes of the replies. If it finds them
+    /// [garbled](TierError::Garbled), they are answers to something else, and the connection has
+    /// lost its place: it is closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Pool::call), and `read`'s.
+    pub(crate) fn call_with<T>(
+        &self,
+        commands: &[Command<'_>],
+        deadline: Deadline,
+        read: impl FnOnce(Vec<Reply>) -> Result<T, TierError>,
+    ) -> Result<T, TierError> {
         let began = Instant::now();
         let mut again = false;
         loop {
@@ -132,7 +148,12 @@ impl Pool {
                     self.shared.outlive(slot.generation);
                     again = true;
                 }
-                result => return result,
+                Err(error) => return Err(error),
+                Ok(replies) => {
+                    let read = read(replies);
+                    slot.poisoned = matches!(read, Err(TierError::Garbled(_)));
+                    return read;
+                }
             }
         }
     }

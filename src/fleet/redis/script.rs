@@ -3,8 +3,7 @@
 use crate::deadline::Deadline;
 use crate::error::TierError;
 
-use super::pool::Pool;
-use super::wire::Reply;
+use super::{Pool, Reply};
 
 /// A script, known to a server by its digest once it has seen it.
 #[derive(Debug)]
@@ -34,26 +33,32 @@ scripts! {
 }
 
 impl Script {
-    /// Runs it. The server is sent the digest, and the text only if it does not know that: a
-    /// restart, a failover or an operator may have made it forget, at any time.
-    pub(super) fn run(
+    /// Runs it, and reads the reply. The server is sent the digest, and the text only if it does
+    /// not know that: a restart, a failover or an operator may have made it forget, at any time.
+    pub(super) fn run<T>(
         &self,
         pool: &Pool,
         keys: &[&[u8]],
         arguments: &[&[u8]],
         deadline: Deadline,
-    ) -> Result<Reply, TierError> {
+        read: impl Fn(Reply) -> Result<T, TierError>,
+    ) -> Result<T, TierError> {
         let count = keys.len().to_string();
         let mut command = vec![&b"EVALSHA"[..], self.digest.as_bytes(), count.as_bytes()];
         command.extend(keys);
         command.extend(arguments);
-        let mut reply = one(pool.call(&[&command], deadline)?)?;
-        if matches!(&reply, Reply::Error { code, .. } if code == "NOSCRIPT") {
-            // Nothing was done, so it can be asked for again. This makes the server remember, too.
-            command[..2].copy_from_slice(&[b"EVAL", self.text.as_bytes()]);
-            reply = one(pool.call(&[&command], deadline)?)?;
+        let known = pool.call_with(&[&command], deadline, |replies| match one(replies)? {
+            Reply::Error { code, .. } if code == "NOSCRIPT" => Ok(None),
+            reply => read(reply).map(Some),
+        })?;
+        match known {
+            Some(answer) => Ok(answer),
+            None => {
+                // Nothing was done, so it can be asked for again. This makes the server remember.
+                command[..2].copy_from_slice(&[b"EVAL", self.text.as_bytes()]);
+                pool.call_with(&[&command], deadline, |replies| read(one(replies)?))
+            }
         }
-        Ok(reply)
     }
 }
 
