@@ -10,7 +10,7 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::{Command, Dial, Reply, Subscription, Wire};
 use crate::deadline::Deadline;
-use crate::error::TierError;
+use crate::error::{Refusal, TierError};
 use crate::sync::{Arc, Mutex};
 
 /// The threads of a pool, which make connections and end idle ones.
@@ -126,7 +126,7 @@ impl Pool {
 
     /// The same, and what `read` makes of the replies. If it finds them
     /// [garbled](TierError::Garbled), they are answers to something else, and the connection has
-    /// lost its place: it is closed.
+    /// lost its place: it is closed. So are all of them if the server is a replica.
     ///
     /// # Errors
     ///
@@ -151,7 +151,15 @@ impl Pool {
                 Err(error) => return Err(error),
                 Ok(replies) => {
                     let read = read(replies);
-                    slot.poisoned = matches!(read, Err(TierError::Garbled(_)));
+                    match &read {
+                        Err(TierError::Garbled(_)) => slot.poisoned = true,
+                        // Perhaps another server has taken over, and is who is dialled now.
+                        Err(TierError::Refused { class: Refusal::ReadOnly, .. }) => {
+                            slot.poisoned = true;
+                            self.shared.outlive(slot.generation);
+                        }
+                        _ => {}
+                    }
                     return read;
                 }
             }

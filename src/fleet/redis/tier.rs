@@ -462,6 +462,19 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_is_not_asked_again_over_the_same_connections() {
+        let fake = Fake::new(|number, _| match number {
+            0 => error("READONLY", "You can't write against a read only replica."),
+            _ => Reply::Int(1),
+        });
+        let tier = on(&fake);
+        let replica = tier.invalidate(&key(), ME, soon()).unwrap_err();
+        assert_eq!(replica.refusal(), Some(Refusal::ReadOnly));
+        assert_eq!(tier.invalidate(&key(), ME, soon()), Ok(()));
+        assert_eq!(fake.dialled(), 2);
+    }
+
+    #[test]
     fn another_keys_value_is_asked_for_again_over_another_connection() {
         // The first connection is an answer behind.
         let fake = Fake::new(|number, command| match (number, command[0]) {
