@@ -50,6 +50,9 @@ with_each_client! {
     the_rights_in_the_manual_are_enough
     without_the_right_to_the_channel_values_are_shared_all_the_same
     a_full_server_is_read_from
+    a_server_that_takes_no_writes_is_read_from
+    a_server_that_is_loading_is_no_outage
+    a_message_for_somebody_else_is_ignored
 }
 
 type Pages = Cache<u64, String, &'static str>;
@@ -725,6 +728,59 @@ fn a_full_server_is_read_from(client: Client) {
     assert_eq!(full.refusal(), Some(Refusal::OutOfMemory));
     server.end_oom();
     assert_eq!(two.got(9).1, Source::Loaded);
+    tidy(&server);
+}
+
+fn a_server_that_takes_no_writes_is_read_from(client: Client) {
+    let server = Server::start();
+    let [one, two] = [(); 2].map(|()| Instance::new(&server, client));
+    one.got(7);
+    let states: [(fn(&Server), fn(&Server), Refusal); 2] = [
+        (Server::make_readonly, Server::make_writable, Refusal::ReadOnly),
+        (Server::make_misconf, Server::end_misconf, Refusal::NotPersisting),
+    ];
+    for (id, (make, end, class)) in (100..).zip(states) {
+        make(&server);
+        let three = Instance::new(&server, client);
+        assert_eq!(three.got(7), ("7: 1".into(), Source::Fleet), "{class:?}");
+        assert_eq!(three.got(id).1, Source::Alone, "{class:?}");
+        assert_eq!(three.cache.invalidate(&7).unwrap_err().refusal(), Some(class));
+        let health = three.fleet.health();
+        assert!(health.troubles.refused(class) >= 2 && !health.reads_open, "{health:?}");
+        end(&server);
+        let stored = || server.command(&[b"EXISTS", &value_name(id)[..]]) == Resp::Integer(1);
+        eventually("values are stored again", || {
+            three.cache.invalidate(&id).is_ok() && three.get(id).is_ok() && stored()
+        });
+    }
+    assert_eq!(two.got(7), ("7: 1".into(), Source::Fleet));
+    tidy(&server);
+}
+
+fn a_server_that_is_loading_is_no_outage(client: Client) {
+    let server = Server::start();
+    let [one, two] = [(); 2].map(|()| Instance::new(&server, client).hearing());
+    one.got(7);
+    server.loading_restart(NOISE);
+    assert_eq!(two.got(7).1, Source::Alone);
+    let refused = |one: &Instance| one.fleet.health().troubles.refused(Refusal::Loading);
+    assert!(refused(&two) >= 1, "{:?}", two.fleet.health());
+    server.end_loading();
+    eventually("it is heard again", || two.fleet.health().hears);
+    let three = Instance::new(&server, client);
+    assert_eq!(three.got(7), ("7: 1".into(), Source::Fleet), "it has its data");
+}
+
+fn a_message_for_somebody_else_is_ignored(client: Client) {
+    let server = Server::start();
+    let one = Instance::new(&server, client).hearing();
+    one.got(7);
+    server.command(&["PUBLISH", "onefill:ev", "hello"]);
+    server.command(&["PUBLISH", "onefill:ev", ""]);
+    server.command(&["PUBLISH", "onefill:other", "hello"]);
+    eventually("it is counted", || one.fleet.health().report.strange == 2);
+    assert_eq!(one.got(7).1, Source::Local);
+    assert!(one.fleet.health().hears);
     tidy(&server);
 }
 
