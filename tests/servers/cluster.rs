@@ -102,8 +102,8 @@ impl Cluster {
     }
 
     /// Begins to move a slot to the node at this place. The old node sends clients to the new one
-    /// for keys that it does not have (`ASK`), both answer `TRYAGAIN` to a command whose keys are
-    /// torn apart.
+    /// for keys that it does not have (`ASK`); the new one answers `TRYAGAIN` to a command whose
+    /// keys are torn apart, as does the old one since Redis 7.
     #[track_caller]
     pub(crate) fn begin_migration(&self, slot: u16, to: usize) -> Migration<'_> {
         let (from, to) = (&self.nodes[self.owner(slot)], &self.nodes[to]);

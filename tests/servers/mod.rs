@@ -3,7 +3,8 @@
 //! - [`Server`]: a `redis-server` of its own, and the states that it can be brought into;
 //! - [`Cluster`] and [`Sentinels`]: several of them;
 //! - [`Proxy`]: a connection to a server that misbehaves on demand;
-//! - [`Stub`]: a server that answers what a closure says.
+//! - [`Stub`]: a server that answers what a closure says;
+//! - [`Unreachable`]: an address at which not even a connection comes about.
 //!
 //! It speaks to the servers with a few lines of its own, so that a fault in a client library
 //! cannot hide itself from the tests of that library.
@@ -22,6 +23,7 @@ mod sentinel;
 mod server;
 mod stub;
 mod tls;
+mod unreachable;
 
 pub(crate) use cluster::{Cluster, Migration};
 pub(crate) use connection::Connection;
@@ -33,3 +35,4 @@ pub(crate) use sentinel::Sentinels;
 pub(crate) use server::{Builder, Server};
 pub(crate) use stub::{Action, Call, Stub};
 pub(crate) use tls::Certificates;
+pub(crate) use unreachable::Unreachable;

@@ -1,5 +1,6 @@
 //! A server's process, which does not outlive the tests' one.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,18 +26,19 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `command`, whose files are in `directory`.
-    pub(super) fn start(command: &mut Command, directory: &Path) -> io::Result<Process> {
+    /// Starts `command`, whose files are in `directory`; what it prints goes to `output`.
+    pub(super) fn start(
+        command: &mut Command,
+        directory: &Path,
+        output: &File,
+    ) -> io::Result<Process> {
         // In a group of their own, so that an interrupt from the terminal reaches the tests only.
-        let quiet = |command: &mut Command| {
-            command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        };
-        quiet(command);
-        let mut child = command.stdin(Stdio::null()).spawn()?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+        let mut child = command.process_group(0).spawn()?;
         let mut watchdog = Command::new("sh");
         watchdog.args(["-c", WATCHDOG, "watchdog", &child.id().to_string()]).arg(directory);
-        quiet(&mut watchdog);
-        match watchdog.stdin(Stdio::piped()).spawn() {
+        watchdog.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        match watchdog.process_group(0).spawn() {
             Ok(watchdog) => Ok(Process { child, watchdog }),
             Err(error) => {
                 let _ = child.kill();

@@ -189,7 +189,8 @@ impl Proxy {
     }
 
     /// Has this happen to the next command that is chosen. Of several faults that wait for a
-    /// command, the one that was set first meets it.
+    /// command, the one that was set first meets it. A client's introductions on a new connection,
+    /// as `CLIENT SETINFO`, are commands, too.
     pub(crate) fn once(&self, chooses: impl Fn(&Command) -> bool + Send + 'static, fault: Fault) {
         self.rule(Box::new(chooses), fault, true);
     }

@@ -96,15 +96,20 @@ impl Sentinels {
         servers.find(|server| server.port() != port).expect("one of them is not the master")
     }
 
-    /// Waits until the replica has all that the master has.
+    /// Waits until the replica has all that the master has now.
     #[track_caller]
     pub(crate) fn until_replicated(&self) {
-        let replicas = self.master().command(&["WAIT", "1", "10000"]).good().integer();
-        assert_eq!(replicas, 1, "the replica does not keep up");
+        let offset = |server: &Server, field| {
+            let offset = server.info("replication", field).expect("it replicates");
+            offset.parse::<u64>().expect("an offset")
+        };
+        let (replica, wanted) = (self.replica(), offset(self.master(), "master_repl_offset"));
+        eventually("the replica keeps up", || offset(replica, "slave_repl_offset") >= wanted);
     }
 
     /// Kills the master, and waits until the replica has taken its place. The killed one is
-    /// [`Sentinels::replica`] then, and stays down until it is restarted.
+    /// [`Sentinels::replica`] then, and stays down until it is restarted; then it takes itself for a
+    /// master until the sentinels correct it, which takes them some ten seconds.
     #[track_caller]
     pub(crate) fn fail_over(&self) {
         let (old, new) = (self.master(), self.replica());

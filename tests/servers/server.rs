@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
@@ -15,7 +16,7 @@ use super::connection::Connection;
 use super::patience::{PATIENCE, eventually};
 use super::ports;
 use super::process::Process;
-use super::resp::Resp;
+use super::resp::{Resp, encode};
 use super::tls::Certificates;
 
 /// How the harness calls itself, so that it can tell its own connections from others.
@@ -51,6 +52,7 @@ impl Builder {
     }
 
     /// A line of the file of users, as `user app on >secret ~* &* +@all`. Can be given many times.
+    /// The default user needs no password, unless a line says so, as `user default off`.
     pub(crate) fn user(mut self, line: &str) -> Builder {
         self.users.push(line.to_string());
         self
@@ -110,6 +112,15 @@ impl Builder {
     /// Starts it and waits until it answers.
     #[track_caller]
     pub(crate) fn start(self) -> Server {
+        match self.try_start() {
+            Ok(server) => server,
+            Err(log) => panic!("the server does not start:\n{log}"),
+        }
+    }
+
+    /// An error is what the server has to say before it ends.
+    #[track_caller]
+    fn try_start(self) -> Result<Server, String> {
         let root = match env::temp_dir() {
             root if root.as_os_str().len() <= LONGEST_ROOT => root,
             _ => PathBuf::from("/tmp"),
@@ -123,6 +134,7 @@ impl Builder {
             port: 0,
             process: Mutex::default(),
             admin: Mutex::default(),
+            script: Mutex::default(),
             directory,
         };
         // Somebody else may take the port between the draw and the start.
@@ -132,12 +144,11 @@ impl Builder {
                 false => ports::free(),
             };
             match server.launch(&[]) {
-                Ok(()) => return server,
                 Err(log) if log.contains("ddress already in use") => {}
-                Err(log) => panic!("the server does not start:\n{log}"),
+                end => return end.map(|()| server),
             }
         }
-        panic!("the server finds each port in use that was free just before");
+        Err(String::from("each port is in use that was free just before"))
     }
 
     fn config(&self, port: u16, directory: &Path, certificates: Option<&Certificates>) -> String {
@@ -190,6 +201,7 @@ pub(crate) struct Server {
     // Dropped before the directory, which it writes to.
     process: Mutex<Option<Process>>,
     admin: Mutex<Option<Connection>>,
+    script: Mutex<Option<Connection>>,
     directory: TempDir,
 }
 
@@ -207,6 +219,13 @@ impl Server {
     /// The program: what `ONEFILL_REDIS_SERVER` names, else `redis-server` in the path.
     pub(crate) fn program() -> OsString {
         env::var_os("ONEFILL_REDIS_SERVER").unwrap_or_else(|| OsString::from("redis-server"))
+    }
+
+    /// Whether the program was built with TLS.
+    pub(crate) fn tls_available() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        // Says that it is not to listen for it, in words that only such a program knows.
+        *AVAILABLE.get_or_init(|| Server::builder().line("tls-port 0").try_start().is_ok())
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -488,7 +507,7 @@ impl Server {
         self.remove_dump();
     }
 
-    /// Makes it the replica of a master that is not there: it answers reads, and `READONLY` to
+    /// Makes it the replica of a master that is not there: it keeps its data, answers reads, and `READONLY` to
     /// writes.
     #[track_caller]
     pub(crate) fn make_readonly(&self) {
@@ -512,32 +531,83 @@ impl Server {
         self.set_config("maxmemory", "0");
     }
 
+    /// Answers `NOREPLICAS` to writes.
+    #[track_caller]
+    pub(crate) fn make_noreplicas(&self) {
+        self.set_config("min-replicas-to-write", "1");
+    }
+
+    #[track_caller]
+    pub(crate) fn end_noreplicas(&self) {
+        self.set_config("min-replicas-to-write", "0");
+    }
+
+    /// Makes it the replica of a master that is not there, and one that does not read without it:
+    /// it answers `MASTERDOWN` to reads, and since Redis 7 to `PING`, until
+    /// [`Server::make_writable`].
+    #[track_caller]
+    pub(crate) fn make_masterdown(&self) {
+        self.set_config("replica-serve-stale-data", "no");
+        self.make_readonly();
+    }
+
+    /// Answers `BUSY` to everything, since a script does not come to its end. It takes a whole
+    /// processor, so not for long: until [`Server::end_busy`].
+    #[track_caller]
+    pub(crate) fn make_busy(&self) {
+        // The milliseconds for which a script may keep others waiting.
+        self.set_config("lua-time-limit", "5");
+        let mut connection = self.connect().expect("the server is up");
+        let script = encode(&["EVAL", "while true do end", "0"]);
+        connection.send(&script).expect("the server is up");
+        eventually("the script runs", || self.command(&["PING"]).error_code() == Some("BUSY"));
+        // Else the server would find, once it has time, that nobody wants the script's result.
+        *self.script.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+    }
+
+    #[track_caller]
+    pub(crate) fn end_busy(&self) {
+        self.command(&["SCRIPT", "KILL"]).good();
+        // It ends at its next turn, not with this answer.
+        eventually("the script has ended", || !self.command(&["PING"]).is_error());
+        self.script.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     /// Restarts it with its data, which take at least so long to load: until then, or until
     /// [`Server::end_loading`], it answers `LOADING`.
     #[track_caller]
     pub(crate) fn loading_restart(&self, time: Duration) {
-        // Each key of the ballast takes this long, and more on a machine that is busy.
-        let per_key = Duration::from_micros(200);
+        // While it loads, the server has an ear for clients only after so many bytes; Redis 6 knows
+        // no other number than 2 MiB, so it needs large keys. Each key takes the time that it is
+        // told, and more on a machine that is busy.
+        let interval = "loading-process-events-interval-bytes";
+        let known = !self.command(&["CONFIG", "GET", interval]).good().items().is_empty();
+        let (per_key, bytes) = match known {
+            true => (Duration::from_micros(200), 48),
+            false => (Duration::from_millis(3), 32 << 10),
+        };
         let keys = time.as_micros() / per_key.as_micros() + 100;
         let fill = format!(
-            "redis.call('SELECT', {BALLAST}) \
-             for i = 1, {keys} do redis.call('SET', 'ballast:' .. i, string.rep('x', 48)) end"
+            "redis.call('SELECT', {BALLAST}) local value = string.rep('x', {bytes}) \
+             for i = 1, {keys} do redis.call('SET', 'ballast:' .. i, value) end"
         );
+        self.set_config("rdbcompression", "no");
         self.command(&["EVAL", &fill, "0"]).good();
         self.save();
         self.kill9();
-        self.relaunch(&[
-            &format!("key-load-delay {}", per_key.as_micros()),
-            "loading-process-events-interval-bytes 1024",
-        ]);
+        let delay = format!("key-load-delay {}", per_key.as_micros());
+        let interval = format!("{interval} 1024");
+        let lines = [delay.as_str(), interval.as_str()];
+        self.relaunch(if known { &lines } else { &lines[..1] });
     }
 
-    /// Loads the rest at once, and forgets what only made it slow.
+    /// Waits until the data are there, and forgets what only made it slow. The rest is loaded at
+    /// once; Redis 6, which takes no settings while it loads, needs all its time.
     #[track_caller]
     pub(crate) fn end_loading(&self) {
-        self.set_config("key-load-delay", "0");
         let mut connection = self.connect().expect("the server is up");
         let mut call = |command: &[&str]| connection.call(command).expect("the server is up");
+        call(&["CONFIG", "SET", "key-load-delay", "0"]);
         // Allowed at any time, unlike the other one.
         call(&["SELECT", BALLAST]).good();
         eventually("the server has loaded its data", || !call(&["FLUSHDB"]).is_error());
@@ -587,12 +657,14 @@ impl Server {
             let ours = format!("user {OURSELVES} on >{OUR_PASSWORD} ~* &* +@all\n");
             write("users.acl", &(self.builder.users.join("\n") + "\n" + &ours));
         }
-        let log = write("log", "");
+        // What it has to say goes to the log, unless it does not understand its configuration.
+        let logs = [write("log", ""), write("output", "")];
+        let output = File::create(&logs[1]).expect("the directory is our own");
 
         let program = Server::program();
         let mut command = Command::new(&program);
         command.arg(config).args(self.builder.sentinel.then_some("--sentinel"));
-        let mut process = match Process::start(&mut command, directory) {
+        let mut process = match Process::start(&mut command, directory, &output) {
             Ok(process) => process,
             Err(error) => panic!(
                 "this test needs a Redis or Valkey server, and {} cannot be started: {error}. \
@@ -610,7 +682,8 @@ impl Server {
                     return Ok(());
                 }
             }
-            let log = || fs::read_to_string(&log).unwrap_or_default();
+            let log = || logs.each_ref().map(|log| fs::read_to_string(log).unwrap_or_default());
+            let log = || log().concat();
             if process.has_ended() {
                 return Err(log());
             }

@@ -33,7 +33,9 @@ impl Certificates {
         };
         let signed = |name: &str, hosts: &[&str]| {
             let key = KeyPair::generate().expect("a key");
-            let params = self::params(name, hosts);
+            let mut params = self::params(name, hosts);
+            // Strict clients look for it.
+            params.use_authority_key_identifier_extension = true;
             let certificate = params.signed_by(&key, &authority).expect("a certificate");
             (
                 file(&format!("{name}.crt"), certificate.pem()),
