@@ -3,7 +3,7 @@
 mod client;
 mod connection;
 mod frame;
-#[cfg_attr(not(test), expect(dead_code, reason = "the tier that stands on it is a branch away"))]
+#[expect(dead_code, reason = "the tier that stands on it is a branch away")]
 mod pool;
 mod refusal;
 mod server;
@@ -13,8 +13,11 @@ mod tls;
 mod wire;
 
 pub use client::Client;
-#[cfg_attr(not(test), expect(unused_imports, reason = "as above"))]
+#[expect(unused_imports, reason = "as above")]
 pub(crate) use pool::{Pool, Settings};
 pub use refusal::refusal;
 pub use server::Server;
 pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
+
+#[cfg(test)]
+mod stub;
