@@ -104,3 +104,44 @@ pub(super) fn pack(command: Command<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\r\n");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::redis::stub::CLIENTS;
+
+    #[test]
+    fn both_clients_decode_alike() {
+        let bytes = |bytes: &[u8]| Reply::Bytes(bytes.to_vec());
+        let error = |code: &str, text: &str| Reply::Error { code: code.into(), text: text.into() };
+        let replies = [
+            (b"+OK\r\n".as_slice(), bytes(b"OK")),
+            (b"+PONG\r\n", bytes(b"PONG")),
+            (b"$3\r\n\xff\r\n\r\n", bytes(b"\xff\r\n")),
+            (b"$0\r\n\r\n", bytes(b"")),
+            (b"$-1\r\n", Reply::Nil),
+            (b"*-1\r\n", Reply::Nil),
+            (b":-7\r\n", Reply::Int(-7)),
+            (b"*0\r\n", Reply::Array(vec![])),
+            (
+                b"*2\r\n*1\r\n$-1\r\n+OK\r\n",
+                Reply::Array(vec![Reply::Array(vec![Reply::Nil]), bytes(b"OK")]),
+            ),
+            (b"-ERR no\r\n", error("ERR", "no")),
+            (b"-NOSCRIPT\r\n", error("NOSCRIPT", "")),
+            (b"-\xff a b\r\n", error("\u{fffd}", "a b")),
+        ];
+        for client in CLIENTS {
+            for (frame, reply) in &replies {
+                assert_eq!(client.decode(frame).as_ref(), Ok(reply), "{}", frame.escape_ascii());
+            }
+        }
+    }
+
+    #[test]
+    fn no_word_changes_the_framing_of_a_command() {
+        let mut out = Vec::new();
+        pack(&[b"GET", b"\r\n$3\r\n", b""], &mut out);
+        assert_eq!(out, b"*3\r\n$3\r\nGET\r\n$6\r\n\r\n$3\r\n\r\n$0\r\n\r\n");
+    }
+}

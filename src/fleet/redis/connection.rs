@@ -245,3 +245,183 @@ fn message(reply: Reply) -> Result<Message, String> {
         _ => Err("something that is no message to a subscriber".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::fleet::redis::stub::{CLIENTS, Stub};
+
+    const GET: Command<'static> = &[b"GET", b"key"];
+    const PTTL: Command<'static> = &[b"PTTL", b"key"];
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(20))
+    }
+
+    fn connection(stub: &Stub) -> Connection {
+        stub.server().connect(soon()).unwrap()
+    }
+
+    /// The call fails, and there is no other.
+    fn fails(stub: &Stub, deadline: Deadline) -> TierError {
+        let mut connection = connection(stub);
+        let error = connection.call(&[GET], deadline).unwrap_err();
+        let next = connection.call(&[GET], soon()).unwrap_err();
+        assert!(next.to_string().ends_with("the connection was given up"), "{next}");
+        error
+    }
+
+    #[test]
+    fn replies_are_in_the_order_of_their_commands() {
+        let stub = Stub::saying(b"$5\r\nvalue\r\n:300\r\n");
+        for client in CLIENTS {
+            let mut connection = stub.server().client(*client).connect(soon()).unwrap();
+            for _ in 0..3 {
+                let replies = connection.call(&[GET, PTTL], soon()).unwrap();
+                assert_eq!(replies, [Reply::Bytes(b"value".to_vec()), Reply::Int(300)]);
+            }
+        }
+        assert_eq!(connection(&stub).call(&[], Deadline::NEVER), Ok(vec![]));
+    }
+
+    #[test]
+    fn an_error_of_the_server_is_a_reply() {
+        let stub = Stub::saying(b"-WRONGTYPE Operation against a key\r\n");
+        let mut connection = connection(&stub);
+        for _ in 0..2 {
+            let reply = connection.ask(GET, soon()).unwrap();
+            let text = "Operation against a key".to_owned();
+            assert_eq!(reply, Reply::Error { code: "WRONGTYPE".to_owned(), text });
+        }
+    }
+
+    #[test]
+    fn one_reply_too_many_is_the_end_of_a_connection() {
+        let error = fails(&Stub::saying(b"$1\r\na\r\n$1\r\nb\r\n"), soon());
+        assert!(matches!(&error, TierError::Garbled(what)
+            if what.ends_with(r#"sent more than was asked for: "$1\r\nb\r\n""#)));
+    }
+
+    #[test]
+    fn a_reply_that_was_cut_off_is_the_end_of_a_connection() {
+        let stub = Stub::new(|_, mut caller| {
+            caller.hear();
+            caller.say(b"$5\r\nval");
+        });
+        let error = fails(&stub, soon());
+        assert!(error.to_string().ends_with("hung up in the middle of a reply"), "{error}");
+
+        let silent = Stub::new(|_, mut caller| assert!(caller.hear()));
+        let error = fails(&silent, soon());
+        assert!(matches!(&error, TierError::Unreachable(why) if why.ends_with("hung up")));
+    }
+
+    #[test]
+    fn what_another_protocol_says_is_told() {
+        let error = fails(&Stub::saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), soon());
+        let TierError::Garbled(what) = error else { panic!("{error}") };
+        assert!(what.ends_with(r#"sent "HTTP/1.1 400 Bad Request"... is no reply"#), "{what}");
+    }
+
+    #[test]
+    fn a_server_that_is_full_says_so_and_hangs_up() {
+        let error = fails(&Stub::saying(b"-ERR max number of clients reached\r\n"), soon());
+        assert!(matches!(&error, TierError::Unreachable(why)
+            if why.ends_with("ERR max number of clients reached")));
+    }
+
+    #[test]
+    fn a_reply_that_drips_is_waited_for_until_the_deadline_only() {
+        let stub = Stub::new(|_, mut caller| {
+            caller.hear();
+            caller.say(b"$1000\r\n");
+            while caller.say(b".") {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let began = Instant::now();
+        let error = fails(&stub, Deadline::after(Duration::from_millis(150)));
+        let TierError::TooSlow { waited } = error else { panic!("{error}") };
+        assert!(waited >= Duration::from_millis(150));
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_command_that_is_cut_off_is_the_end_of_a_connection() {
+        let stub = Stub::new(|_, caller| {
+            thread::sleep(Duration::from_secs(30));
+            drop(caller);
+        });
+        let value = vec![0; 64 << 20];
+        let mut connection = connection(&stub);
+        let deadline = Deadline::after(Duration::from_millis(100));
+        let error = connection.call(&[&[b"SET", b"key", &value]], deadline).unwrap_err();
+        assert!(matches!(error, TierError::TooSlow { .. }), "{error}");
+        assert!(connection.call(&[GET], soon()).is_err());
+    }
+
+    #[test]
+    fn nothing_is_sent_after_the_deadline() {
+        let stub = Stub::saying(b":1\r\n");
+        let passed = Deadline::at(Instant::now());
+        assert!(matches!(fails(&stub, passed), TierError::TooSlow { .. }));
+    }
+
+    #[test]
+    fn lengths_do_not_make_room() {
+        let stub = Stub::saying(b"*1000000\r\n$67000000\r\nabc");
+        let mut connection = connection(&stub);
+        let deadline = Deadline::after(Duration::from_millis(50));
+        assert!(connection.call(&[GET], deadline).is_err());
+        assert!(connection.replies.buffer.len() <= CHUNK);
+    }
+
+    #[test]
+    fn a_large_value_passes_and_its_room_is_given_back() {
+        let value = vec![7; 1 << 20];
+        let frame = [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+        let stub = Stub::new(move |_, mut caller| while caller.hear() && caller.say(&frame) {});
+        let mut connection = connection(&stub);
+        assert_eq!(connection.ask(GET, soon()), Ok(Reply::Bytes(value)));
+        connection.replies.make_room();
+        assert_eq!(connection.replies.buffer.len(), CHUNK);
+    }
+
+    #[test]
+    fn messages_are_put_together_from_what_comes() {
+        let stub = Stub::new(|_, mut caller| {
+            caller.hear();
+            caller.say(b"*3\r\n$9\r\nsubscribe\r\n$2\r\nev\r\n:1\r\n");
+            caller.say(b"*3\r\n$7\r\nmessage\r\n$2\r\nev\r\n$5\r\nearly\r\n");
+            caller.say(b"*3\r\n$9\r\nsubscribe\r\n$2\r\nhb\r\n:2\r\n");
+            caller.say(b"*3\r\n$7\r\nmessage\r\n$2\r\nev\r\n$4\r\nla");
+            caller.hear(); // the test's sign
+            caller.say(b"te\r\n+what\r\n");
+            caller.hear();
+        });
+        let mut subscriber = connection(&stub).subscribe(&[b"ev", b"hb"], soon()).unwrap();
+        let message = |payload: &[u8]| {
+            Ok(Some(Message { channel: b"ev".to_vec(), payload: payload.to_vec() }))
+        };
+        assert_eq!(subscriber.next(soon()), message(b"early"));
+        // Half a message is none yet, and not lost.
+        let short = || Deadline::after(Duration::from_millis(30));
+        assert_eq!(subscriber.next(short()), Ok(None));
+        assert_eq!(subscriber.next(short()), Ok(None));
+        subscriber.replies.stream.set_deadline(soon());
+        subscriber.replies.stream.write(b"go on").unwrap();
+        assert_eq!(subscriber.next(soon()), message(b"late"));
+        assert!(matches!(subscriber.next(soon()), Err(TierError::Garbled(_))));
+        assert!(matches!(subscriber.next(soon()), Err(TierError::Unreachable(_))));
+    }
+
+    #[test]
+    fn a_server_may_refuse_to_let_us_listen() {
+        let stub = Stub::saying(b"-NOPERM this user has no permissions\r\n");
+        let error = connection(&stub).subscribe(&[b"ev"], soon()).unwrap_err();
+        assert_eq!(error.refusal(), Some(crate::Refusal::Denied));
+    }
+}

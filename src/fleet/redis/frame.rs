@@ -162,3 +162,123 @@ pub(super) fn as_error(frame: &[u8]) -> Option<Reply> {
     let (code, text) = line.split_once(' ').unwrap_or((&line, ""));
     Some(Reply::Error { code: code.to_owned(), text: text.to_owned() })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn scan(bytes: &[u8]) -> Result<Option<usize>, String> {
+        Scan::default().advance(bytes)
+    }
+
+    #[test]
+    fn a_reply_ends_where_it_ends() {
+        let replies: &[&[u8]] = &[
+            b"+OK\r\n",
+            b"+\r\n",
+            b"-ERR no\r\n",
+            b"-\xff\r\n",
+            b":0\r\n",
+            b":-9223372036854775808\r\n",
+            b"$-1\r\n",
+            b"$0\r\n\r\n",
+            b"$4\r\n\r\n\r\n\r\n",
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*2\r\n$1\r\na\r\n:1\r\n",
+            b"*3\r\n*0\r\n*-1\r\n*1\r\n$-1\r\n",
+            b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+        ];
+        for reply in replies {
+            let followed = [reply, b"+OK\r\n".as_slice()].concat();
+            assert_eq!(scan(&followed), Ok(Some(reply.len())), "{}", reply.escape_ascii());
+            for cut in 0..reply.len() {
+                let mut scan = Scan::default();
+                assert_eq!(scan.advance(&reply[..cut]), Ok(None), "{}", reply.escape_ascii());
+                assert_eq!(scan.advance(reply), Ok(Some(reply.len())), "from {cut} on");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_reply_is_not_waited_for() {
+        let bytes: &[(&[u8], &str)] = &[
+            (b"H", "\"H\" is no reply"),
+            (b"HTTP/1.1 400 Bad Request\r\n", "\"HTTP/1.1 400 Bad Request\"... is no reply"),
+            (b"%1\r\n", "\"%1\\r\\n\" is no reply"),
+            (b"*2\r\n:1\r\n\r\n", "\"\\r\\n\" is no reply"),
+            (b":\r\n", "\"\" is no number"),
+            (b":+1\r\n", "\"+1\" is no number"),
+            (b": 1\r\n", "\" 1\" is no number"),
+            (b":9223372036854775808\r\n", "\"9223372036854775808\" is no number"),
+            (b":1111111111111111111111111", "a line of more than 24 bytes"),
+            (b"+\xff\r\n", "a status that is no text"),
+            (b"$-2\r\n", "a length of -2"),
+            (b"$67108865\r\n", "a length of 67108865, and 67108864 are allowed"),
+            (b"$67108864\r\n", "a reply of more than 67108864 bytes"),
+            (b"$1\r\nabc", "bytes beyond the 1 that were announced"),
+            (b"*1048577\r\n", "a length of 1048577, and 1048576 are allowed"),
+            (b"*1\r\n-ERR\r\n", "an error within an array"),
+            (
+                b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
+                "arrays nested more than 8 deep",
+            ),
+        ];
+        for (bytes, what) in bytes {
+            assert_eq!(scan(bytes), Err((*what).to_owned()), "{}", bytes.escape_ascii());
+        }
+        let line = [b"+".as_slice(), &[b'a'; LINE_LIMIT + 1]].concat();
+        assert_eq!(scan(&line), Err(format!("a line of more than {LINE_LIMIT} bytes")));
+    }
+
+    /// A reply that a server could send, and its bytes.
+    fn any_reply() -> impl Strategy<Value = Vec<u8>> {
+        let leaf = prop_oneof![
+            any::<i64>().prop_map(|number| format!(":{number}\r\n").into_bytes()),
+            "[a-zA-Z ]{0,20}".prop_map(|text| format!("+{text}\r\n").into_bytes()),
+            Just(b"$-1\r\n".to_vec()),
+            proptest::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| {
+                [format!("${}\r\n", bytes.len()).as_bytes(), &bytes, b"\r\n"].concat()
+            }),
+        ];
+        leaf.prop_recursive(4, 40, 6, |inner| {
+            proptest::collection::vec(inner, 0..6).prop_map(|replies| {
+                [format!("*{}\r\n", replies.len()).into_bytes(), replies.concat()].concat()
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_looked_at(bytes in proptest::collection::vec(
+            prop_oneof![proptest::sample::select(b"+-:$*\r\n0123".to_vec()), any::<u8>()], 0..200,
+        ), cut in 0_usize..200) {
+            let whole = scan(&bytes);
+            // It does not matter in how many pieces they come; only how much of it an error shows.
+            let mut pieces = Scan::default();
+            let first = pieces.advance(&bytes[..cut.min(bytes.len())]);
+            let pieces = if first == Ok(None) { pieces.advance(&bytes) } else { first };
+            prop_assert_eq!(pieces.as_ref().ok(), whole.as_ref().ok());
+            // What passes, the clients make a reply of, and the same one.
+            if let Ok(Some(end)) = whole {
+                let mut replies = crate::fleet::redis::stub::CLIENTS
+                    .iter()
+                    .map(|client| client.decode(&bytes[..end]));
+                let reply = replies.next().unwrap();
+                prop_assert!(reply.is_ok(), "{:?}", reply);
+                prop_assert!(replies.all(|other| other == reply));
+            }
+        }
+
+        #[test]
+        fn whole_replies_are_found_at_every_split(reply in any_reply()) {
+            let mut scan = Scan::default();
+            for cut in 0..reply.len() {
+                prop_assert_eq!(scan.advance(&reply[..cut]), Ok(None));
+            }
+            prop_assert_eq!(scan.advance(&reply), Ok(Some(reply.len())));
+        }
+    }
+}

@@ -127,3 +127,5 @@ pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
 
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod stub;

@@ -299,3 +299,292 @@ impl Slot {
         Ok(replies)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+    use crate::error::Refusal;
+    use crate::fleet::redis::stub::Stub;
+
+    const GET: Command<'static> = &[b"GET", b"key"];
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(20))
+    }
+
+    /// Patient, so that a busy machine is no failure.
+    fn patient() -> Settings {
+        let long = Duration::from_secs(10);
+        Settings { wait: long, connect: long, io: long, ..Settings::default() }
+    }
+
+    fn pool(stub: &Stub, settings: Settings) -> Pool {
+        Pool::new(Arc::new(stub.server()), settings)
+    }
+
+    /// Calls until it is answered, or for ten seconds.
+    fn heals(pool: &Pool) {
+        let deadline = Deadline::after(Duration::from_secs(10));
+        while let Err(error) = pool.call(&[GET], soon()) {
+            assert!(!deadline.has_passed(), "{error}");
+        }
+    }
+
+    /// A dial that does as its closure does.
+    struct With<F>(F);
+
+    impl<F> fmt::Debug for With<F> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("With")
+        }
+    }
+
+    impl<F> Dial for With<F>
+    where
+        F: Fn(Deadline) -> Result<Box<dyn Wire>, TierError> + Send + Sync,
+    {
+        fn dial(&self, deadline: Deadline) -> Result<Box<dyn Wire>, TierError> {
+            (self.0)(deadline)
+        }
+
+        fn subscribe(
+            &self,
+            _: &[&[u8]],
+            deadline: Deadline,
+        ) -> Result<Box<dyn Subscription>, TierError> {
+            (self.0)(deadline).map(|_| unreachable!("no test subscribes to it"))
+        }
+    }
+
+    #[test]
+    fn one_connection_serves_many_calls() {
+        let stub = Stub::saying(b":1\r\n");
+        let pool = pool(&stub, patient());
+        assert_eq!(stub.accepted(), 0);
+        for _ in 0..10 {
+            assert_eq!(pool.call(&[GET], soon()), Ok(vec![Reply::Int(1)]));
+        }
+        assert_eq!(stub.accepted(), 1);
+    }
+
+    #[test]
+    fn a_deadline_that_has_passed_costs_nothing() {
+        let stub = Stub::saying(b":1\r\n");
+        let pool = pool(&stub, patient());
+        let error = pool.call(&[GET], Deadline::at(Instant::now())).unwrap_err();
+        assert!(matches!(error, TierError::TooSlow { .. }));
+        assert_eq!(stub.accepted(), 0);
+    }
+
+    #[test]
+    fn a_late_reply_is_never_the_answer_to_another_command() {
+        // Each connection is late with its first answer, and then says it together with the next.
+        let stub = Stub::new(|number, mut caller| {
+            caller.hear();
+            if number % 2 == 1 {
+                caller.say(b"$3\r\nTWO\r\n");
+            } else if caller.hear() {
+                caller.say(b"$3\r\nONE\r\n");
+            }
+        });
+        let settings = Settings { io: Duration::from_millis(30), ..patient() };
+        let pool = pool(&stub, settings);
+        for _ in 0..5 {
+            let late = pool.call(&[GET], soon()).unwrap_err();
+            assert!(matches!(late, TierError::TooSlow { .. }), "{late}");
+            let settings = Settings { io: Duration::from_secs(10), ..pool.settings.clone() };
+            let patient = Pool {
+                connections: pool.connections.clone(),
+                shared: Arc::clone(&pool.shared),
+                settings,
+            };
+            assert_eq!(patient.call(&[GET], soon()), Ok(vec![Reply::Bytes(b"TWO".to_vec())]));
+            // That connection hangs up: forget it before the next round.
+            let generation = pool.shared.state.lock().generation;
+            pool.shared.outlive(generation);
+        }
+        assert_eq!(stub.accepted(), 10);
+    }
+
+    #[test]
+    fn after_a_restart_all_idle_connections_are_given_up_at_once() {
+        // Those of the first generation hang up when they are told to.
+        let (hang_up, hung_up) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        let flag = Arc::clone(&hang_up);
+        let stub = Stub::new(move |number, mut caller| {
+            while caller.hear() && caller.say(b":1\r\n") {
+                if number < 4 && flag.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+            drop(caller);
+            hung_up.0.send(()).unwrap();
+        });
+        let pool = pool(&stub, patient());
+        let mut slots: Vec<_> =
+            (0..4).map(|_| pool.check_out(Instant::now(), soon()).unwrap()).collect();
+        hang_up.store(true, Ordering::SeqCst);
+        for slot in &mut slots {
+            slot.call(&[GET], soon()).unwrap();
+            hung_up.1.recv().unwrap();
+        }
+        drop(slots);
+        for _ in 0..4 {
+            assert_eq!(pool.call(&[GET], soon()), Ok(vec![Reply::Int(1)]));
+        }
+        assert_eq!(stub.accepted(), 5, "one fresh connection served all that came after");
+        assert_eq!(pool.connections.state().connections, 1);
+    }
+
+    #[test]
+    fn what_fails_over_a_fresh_connection_is_not_tried_again() {
+        let stub = Stub::new(|_, mut caller| assert!(caller.hear()));
+        let pool = pool(&stub, patient());
+        let error = pool.call(&[GET], soon()).unwrap_err();
+        assert!(matches!(error, TierError::Unreachable(_)));
+        assert_eq!(stub.accepted(), 1);
+    }
+
+    #[test]
+    fn a_request_so_large_that_it_may_be_to_blame_is_not_sent_again() {
+        let stub = Stub::new(|_, mut caller| {
+            caller.hear();
+            caller.say(b":1\r\n");
+            caller.hear();
+        });
+        let pool = pool(&stub, patient());
+        pool.call(&[GET], soon()).unwrap();
+        let value = vec![0; RETRY_LIMIT + 1];
+        pool.call(&[&[b"SET", b"key", &value]], soon()).unwrap_err();
+        assert_eq!(stub.accepted(), 1);
+    }
+
+    #[test]
+    fn a_server_that_hangs_while_a_connection_is_made_does_not_keep_its_slot() {
+        let healed = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&healed);
+        let stub = Stub::new(move |_, mut caller| {
+            while caller.hear() {
+                if flag.load(Ordering::SeqCst) {
+                    caller.say(b"+OK\r\n");
+                }
+            }
+        });
+        let server = stub.server().credentials("app", "secret");
+        let connect = Duration::from_millis(60);
+        let settings = Settings { size: 1, connect, wait: Duration::from_millis(200), ..patient() };
+        let pool = Pool::new(Arc::new(server), settings);
+        let error = pool.call(&[GET], soon()).unwrap_err();
+        let TierError::Unreachable(why) = error else { panic!("{error}") };
+        let peer = format!("no connection to Server(redis://app@127.0.0.1:{}/0)", stub.port);
+        assert!(why.starts_with(&peer), "{why}");
+        healed.store(true, Ordering::SeqCst);
+        heals(&pool);
+    }
+
+    #[test]
+    fn a_panic_while_a_connection_is_made_does_not_keep_its_slot() {
+        let stub = Stub::saying(b":1\r\n");
+        let (server, panics) = (stub.server(), AtomicUsize::new(0));
+        let dial = With(move |deadline| {
+            assert!(panics.fetch_add(1, Ordering::SeqCst) > 0, "no such luck");
+            server.dial(deadline)
+        });
+        let settings = Settings { size: 1, wait: Duration::from_millis(100), ..patient() };
+        let pool = Pool::new(Arc::new(dial), settings);
+        let error = pool.call(&[GET], soon()).unwrap_err();
+        let why = "connecting to With panicked: no such luck";
+        assert_eq!(error, TierError::Unreachable(why.to_owned()));
+        heals(&pool);
+    }
+
+    #[test]
+    fn a_call_that_panics_takes_its_connection_along() {
+        struct Panics;
+        impl Wire for Panics {
+            fn call(&mut self, _: &[Command<'_>], _: Deadline) -> Result<Vec<Reply>, TierError> {
+                panic!("in the middle of a reply")
+            }
+        }
+        let pool = Pool::new(Arc::new(With(|_| Ok(Box::new(Panics) as _))), patient());
+        catch_unwind(AssertUnwindSafe(|| pool.call(&[GET], soon()))).unwrap_err();
+        assert_eq!(pool.connections.state().connections, 0);
+    }
+
+    #[test]
+    fn no_connection_is_for_a_reason() {
+        let short = || Settings { wait: Duration::from_millis(100), ..patient() };
+
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let nobody =
+            Pool::new(Arc::new(crate::fleet::redis::Server::tcp("127.0.0.1", port)), short());
+        let error = nobody.call(&[GET], soon()).unwrap_err();
+        assert!(error.to_string().contains("Connection refused"), "{error}");
+
+        let stub = Stub::saying(b"-WRONGPASS invalid username-password pair\r\n");
+        let server = stub.server().credentials("app", "secret");
+        let denied = Pool::new(Arc::new(server), short());
+        let error = denied.call(&[GET], soon()).unwrap_err();
+        assert_eq!(error.refusal(), Some(Refusal::Denied));
+        assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("secret"));
+
+        let stub = Stub::saying(b":1\r\n");
+        let full = pool(&stub, Settings { size: 1, ..patient() });
+        let held = full.check_out(Instant::now(), soon()).unwrap();
+        let full = Pool { settings: Settings { size: 1, ..short() }, ..full };
+        let error = full.call(&[GET], soon()).unwrap_err();
+        let why = "no connection was free within 100ms: 1 of 1 are in use";
+        assert_eq!(error, TierError::Unreachable(why.to_owned()));
+        drop(held);
+        full.call(&[GET], soon()).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn no_thread_outlives_its_pool_for_long() {
+        let (stub, (made_in, made_by)) = (Stub::saying(b":1\r\n"), mpsc::channel());
+        let server = stub.server();
+        let made_in = std::sync::Mutex::new(made_in);
+        let dial = With(move |deadline| {
+            let thread = std::fs::read_link("/proc/thread-self").unwrap();
+            made_in.lock().unwrap().send(thread).unwrap();
+            server.dial(deadline)
+        });
+        let pool = Pool::new(Arc::new(dial), patient());
+        pool.call(&[GET], soon()).unwrap();
+        let thread = std::path::Path::new("/proc").join(made_by.recv().unwrap());
+        assert!(thread.exists());
+        drop(pool);
+        let deadline = Deadline::after(Duration::from_secs(10));
+        while thread.exists() {
+            assert!(!deadline.has_passed(), "{thread:?} is still there");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_dial_that_hangs_does_not_hold_up_another() {
+        let stub = Stub::saying(b":1\r\n");
+        let (server, first) = (stub.server(), AtomicBool::new(true));
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Mutex::new(released);
+        let dial = With(move |deadline| {
+            if first.swap(false, Ordering::SeqCst) {
+                // As a name that does not resolve.
+                let _ = released.lock().unwrap().recv();
+            }
+            server.dial(deadline)
+        });
+        let pool = Pool::new(Arc::new(dial), patient());
+        thread::scope(|scope| {
+            let hung = scope.spawn(|| pool.call(&[GET], soon()));
+            pool.call(&[GET], soon()).unwrap();
+            hung.join().unwrap().unwrap();
+        });
+        release.send(()).unwrap();
+    }
+}
