@@ -1,11 +1,13 @@
 //! Redis and Valkey as the shared tier.
 
 mod client;
+mod cluster;
 mod connection;
 mod frame;
 #[expect(dead_code, reason = "the tier that stands on it is a branch away")]
 mod pool;
 mod refusal;
+mod sentinel;
 mod server;
 mod stream;
 #[cfg(feature = "tls")]
@@ -13,10 +15,14 @@ mod tls;
 mod wire;
 
 pub use client::Client;
+pub use cluster::Cluster;
 #[expect(unused_imports, reason = "as above")]
 pub(crate) use pool::{Pool, Settings};
 pub use refusal::refusal;
+pub use sentinel::Sentinel;
 pub use server::Server;
+#[cfg(feature = "tls")]
+pub use tls::{Tls, TlsBuilder};
 pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
 
 #[cfg(test)]
