@@ -38,10 +38,19 @@ const REDIRECTIONS: usize = 3;
 #[derive(Clone)]
 pub struct Cluster {
     seeds: Vec<Server>,
-    map: Arc<Mutex<Arc<Map>>>,
+    known: Arc<Mutex<Known>>,
 }
 
-/// Which node has which slots; empty if nobody knows.
+/// What the connections to a cluster know of it.
+#[derive(Debug, Default)]
+struct Known {
+    map: Arc<Map>,
+    /// Whether to ask again before the next connection: a node was not where the map says, or gave
+    /// no answer.
+    doubtful: bool,
+}
+
+/// Which node has which slots.
 type Map = Vec<(RangeInclusive<u16>, Node)>;
 /// A host and a port.
 type Node = (String, u16);
@@ -59,7 +68,7 @@ impl Cluster {
         if seeds.is_empty() {
             return Err(BuildError::new("nodes", 0, "one or more"));
         }
-        Ok(Cluster { seeds, map: Arc::default() })
+        Ok(Cluster { seeds, known: Arc::default() })
     }
 
     /// Whose parser reads the replies.
@@ -87,7 +96,7 @@ impl Cluster {
         deadline: Deadline,
         ask: impl Fn(&Server, Deadline) -> Result<R, TierError>,
     ) -> Result<R, TierError> {
-        let map = Arc::clone(&self.map.lock());
+        let map = Arc::clone(&self.known.lock().map);
         let mut nodes: Vec<&Node> = map.iter().map(|(_, node)| node).collect();
         nodes.sort_unstable();
         nodes.dedup();
@@ -116,18 +125,19 @@ impl Cluster {
         };
         let map =
             map.ok_or_else(|| TierError::Garbled("no map of a cluster's slots".to_owned()))?;
-        *self.map.lock() = Arc::new(map);
+        *self.known.lock() = Known { map: Arc::new(map), doubtful: false };
         Ok(())
     }
 
-    fn find(&self, slot: u16) -> Option<Node> {
-        let map = Arc::clone(&self.map.lock());
-        map.iter().find(|(slots, _)| slots.contains(&slot)).map(|(_, node)| node.clone())
-    }
-
-    /// The map is of no more use: a node that it names does not answer.
-    fn forget(&self) {
-        *self.map.lock() = Arc::default();
+    /// The node that has a slot. If nobody knows of one, any node: it will say what there is to
+    /// say.
+    fn find(&self, slot: u16) -> Node {
+        let map = Arc::clone(&self.known.lock().map);
+        let found = map.iter().find(|(slots, _)| slots.contains(&slot)).or(map.first());
+        match found {
+            Some((_, node)) => node.clone(),
+            None => (self.seeds[0].host().to_owned(), self.seeds[0].port()),
+        }
     }
 }
 
@@ -212,29 +222,22 @@ impl Nodes {
         commands: &[Command<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Reply>, TierError> {
-        let Some(mut node) = self.cluster.find(slot) else {
-            // The cluster's own words, for a slot that no node has.
-            let text = "Hash slot not served".to_owned();
-            let reply = Reply::Error { code: "CLUSTERDOWN".to_owned(), text };
-            return Ok(vec![reply; commands.len()]);
-        };
+        let mut node = self.cluster.find(slot);
         let mut replies = self.connection(&node, deadline)?.call(commands, deadline)?;
         for _ in 0..REDIRECTIONS {
             let Some((asking, to)) = redirection(&replies, &node.0) else { break };
             let connection = self.connection(&to, deadline)?;
-            replies = if asking {
+            if asking {
                 // Its keys are on their way there, and the slot is still here.
                 let asking: Command<'_> = &[b"ASKING"];
                 let pairs: Vec<_> = commands.iter().flat_map(|command| [asking, command]).collect();
-                let replies = connection.call(&pairs, deadline)?;
-                replies.into_iter().skip(1).step_by(2).collect()
+                let answers = connection.call(&pairs, deadline)?;
+                replies = answers.into_iter().skip(1).step_by(2).collect();
             } else {
-                let replies = connection.call(commands, deadline)?;
+                replies = connection.call(commands, deadline)?;
                 let cluster = self.cluster.clone();
-                let connection = self.connection(&to, deadline)?;
-                cluster.learn(connection, &to.0, deadline)?;
-                replies
-            };
+                cluster.learn(self.connection(&to, deadline)?, &to.0, deadline)?;
+            }
             node = to;
         }
         Ok(replies)
@@ -247,7 +250,16 @@ impl Nodes {
     ) -> Result<Vec<Reply>, TierError> {
         let mut replies = Vec::with_capacity(commands.len());
         for group in commands.chunk_by(|a, b| slot_of(a) == slot_of(b)) {
-            replies.append(&mut self.of_slot(slot_of(group[0]), group, deadline)?);
+            match self.of_slot(slot_of(group[0]), group, deadline) {
+                Ok(mut answers) => replies.append(&mut answers),
+                // A node would not let us in: its words are the answer to each of the commands.
+                Err(TierError::Refused { text, .. }) => {
+                    let (code, text) = text.split_once(' ').unwrap_or((&text, ""));
+                    let answer = Reply::Error { code: code.to_owned(), text: text.to_owned() };
+                    replies.extend(group.iter().map(|_| answer.clone()));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(replies)
     }
@@ -263,8 +275,11 @@ impl Wire for Nodes {
             let why = "the connections to the cluster were given up".to_owned();
             return Err(TierError::Unreachable(why));
         }
-        let replies =
-            Nodes::call(self, commands, deadline).inspect_err(|_| self.cluster.forget())?;
+        let result = Nodes::call(self, commands, deadline);
+        if result.is_err() {
+            self.cluster.known.lock().doubtful = true;
+        }
+        let replies = result?;
         self.broken = false;
         Ok(replies)
     }
@@ -272,7 +287,11 @@ impl Wire for Nodes {
 
 impl Dial for Cluster {
     fn dial(&self, deadline: Deadline) -> Result<Box<dyn Wire>, TierError> {
-        if self.map.lock().is_empty() {
+        let (empty, doubtful) = {
+            let known = self.known.lock();
+            (known.map.is_empty(), known.doubtful)
+        };
+        if empty || doubtful {
             self.any(deadline, |server, deadline| {
                 self.learn(&mut server.connect(deadline)?, server.host(), deadline)
             })?;
@@ -296,5 +315,137 @@ impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seeds: Vec<_> = self.seeds.iter().map(Server::peer).collect();
         write!(f, "Cluster(redis-cluster://{})", seeds.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fleet::redis::stub::Stub;
+
+    const FOO: Command<'static> = &[b"GET", b"{foo}1"];
+    const BAR: Command<'static> = &[b"GET", b"bar"];
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(20))
+    }
+
+    /// A node that knows the cluster by `map`, and answers everything else with `answer`, after it
+    /// has said `once`.
+    fn node(map: &'static OnceLock<String>, once: String, answer: &'static str) -> Stub {
+        Stub::new(move |_, mut caller| {
+            let mut once = once.clone();
+            while let Some(request) = caller.request() {
+                let request = String::from_utf8(request).unwrap();
+                if request.contains("SLOTS") {
+                    caller.say(map.get().unwrap().as_bytes());
+                    continue;
+                }
+                let commands = request.matches('*').count();
+                let once = std::mem::take(&mut once);
+                let asking = request.contains("ASKING");
+                for command in 0..commands {
+                    caller.say(match (once.as_str(), asking && command % 2 == 0) {
+                        ("", false) => answer.as_bytes(),
+                        ("", true) => b"+OK\r\n",
+                        (once, _) => once.as_bytes(),
+                    });
+                }
+            }
+        })
+    }
+
+    fn slots(ranges: &[(u16, u16, u16)]) -> String {
+        let range = |(first, last, port)| {
+            format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
+        };
+        format!("*{}\r\n", ranges.len()) + &ranges.iter().copied().map(range).collect::<String>()
+    }
+
+    fn cluster(seeds: &[&Stub]) -> Cluster {
+        Cluster::new(seeds.iter().map(|stub| stub.server())).unwrap()
+    }
+
+    #[test]
+    fn commands_are_about_the_slot_of_their_key() {
+        assert_eq!(slot(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"foo"), 12182);
+        assert_eq!(slot_of(FOO), 12182);
+        assert_eq!(slot_of(BAR), 5061);
+        assert_eq!(slot_of(&[b"EVALSHA", b"sha", b"2", b"v:{foo}", b"l:{foo}"]), 12182);
+        assert_eq!(slot_of(&[b"eval", b"return 1", b"0"]), 0);
+        assert_eq!(slot_of(&[b"PING"]), 0);
+        assert_eq!(slot(b"{}foo"), slot(b"{}foo"));
+        assert_ne!(slot(b"{}foo"), slot(b"{}bar"));
+    }
+
+    #[test]
+    fn each_command_goes_to_the_node_of_its_key() {
+        static MAP: OnceLock<String> = OnceLock::new();
+        let (a, b) = (node(&MAP, String::new(), ":1\r\n"), node(&MAP, String::new(), ":2\r\n"));
+        MAP.set(slots(&[(0, 8000, a.port), (8001, 16383, b.port)])).unwrap();
+        let mut wire = cluster(&[&a]).dial(soon()).unwrap();
+        let replies = wire.call(&[BAR, BAR, FOO, BAR], soon()).unwrap();
+        assert_eq!(replies, [1, 1, 2, 1].map(Reply::Int));
+    }
+
+    #[test]
+    fn what_has_moved_is_followed_and_remembered() {
+        static MAP: OnceLock<String> = OnceLock::new();
+        let b = node(&MAP, String::new(), ":2\r\n");
+        let moved = format!("-MOVED 12182 127.0.0.1:{}\r\n", b.port);
+        let a = node(&MAP, moved.clone(), ":1\r\n");
+        MAP.set(slots(&[(0, 16383, b.port)])).unwrap();
+        let cluster = cluster(&[&a]);
+        *cluster.known.lock() = Known {
+            map: Arc::new(vec![(0..=16383, ("127.0.0.1".to_owned(), a.port))]),
+            doubtful: false,
+        };
+        let mut wire = cluster.dial(soon()).unwrap();
+        assert_eq!(wire.call(&[FOO, FOO], soon()), Ok(vec![Reply::Int(2), Reply::Int(2)]));
+        assert_eq!(cluster.find(12182).1, b.port);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_asked_for_where_it_goes() {
+        static MAP: OnceLock<String> = OnceLock::new();
+        let b = node(&MAP, String::new(), ":2\r\n");
+        let a = node(&MAP, format!("-ASK 12182 127.0.0.1:{}\r\n", b.port), ":1\r\n");
+        MAP.set(slots(&[(0, 16383, a.port)])).unwrap();
+        let cluster = cluster(&[&a]);
+        let mut wire = cluster.dial(soon()).unwrap();
+        assert_eq!(wire.call(&[FOO, FOO], soon()), Ok(vec![Reply::Int(2), Reply::Int(2)]));
+        assert_eq!(wire.call(&[FOO], soon()), Ok(vec![Reply::Int(1)]), "the slot is still here");
+    }
+
+    #[test]
+    fn after_a_failure_the_nodes_are_asked_again() {
+        static MAP: OnceLock<String> = OnceLock::new();
+        let gone = Stub::new(|_, mut caller| assert!(caller.hear()));
+        let b = node(&MAP, String::new(), ":2\r\n");
+        MAP.set(slots(&[(0, 16383, b.port)])).unwrap();
+        let cluster = cluster(&[&gone, &b]);
+        *cluster.known.lock() = Known {
+            map: Arc::new(vec![(0..=16383, ("127.0.0.1".to_owned(), gone.port))]),
+            doubtful: false,
+        };
+        let mut wire = cluster.dial(soon()).unwrap();
+        assert!(matches!(wire.call(&[FOO], soon()), Err(TierError::Unreachable(_))));
+        assert!(wire.call(&[FOO], soon()).is_err(), "it was given up");
+        let mut wire = cluster.dial(soon()).unwrap();
+        assert_eq!(wire.call(&[FOO], soon()), Ok(vec![Reply::Int(2)]));
+    }
+
+    #[test]
+    fn a_slot_that_no_node_has_is_no_failure_of_the_connection() {
+        static MAP: OnceLock<String> = OnceLock::new();
+        let a = node(&MAP, String::new(), "-CLUSTERDOWN Hash slot not served\r\n");
+        MAP.set("*0\r\n".to_owned()).unwrap();
+        let mut wire = cluster(&[&a]).dial(soon()).unwrap();
+        let replies = wire.call(&[FOO], soon()).unwrap();
+        assert!(matches!(&replies[..], [Reply::Error { code, .. }] if code == "CLUSTERDOWN"));
     }
 }

@@ -12,6 +12,7 @@ mod server;
 mod stream;
 #[cfg(feature = "tls")]
 mod tls;
+mod url;
 mod wire;
 
 pub use client::Client;
@@ -23,6 +24,7 @@ pub use sentinel::Sentinel;
 pub use server::Server;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsBuilder};
+pub use url::Address;
 pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
 
 #[cfg(test)]

@@ -94,6 +94,10 @@ impl Server {
         self
     }
 
+    pub(super) fn with(self, credentials: Option<Credentials>) -> Server {
+        Server { credentials, ..self }
+    }
+
     /// Which of the server's databases to use: 0 unless set.
     #[must_use]
     pub fn database(mut self, database: u32) -> Server {
@@ -128,6 +132,15 @@ impl Server {
             Endpoint::Tcp { host, .. } => host,
             #[cfg(unix)]
             Endpoint::Unix(_) => "localhost",
+        }
+    }
+
+    /// 0 at a socket in the file system.
+    pub(super) fn port(&self) -> u16 {
+        match &self.endpoint {
+            Endpoint::Tcp { port, .. } => *port,
+            #[cfg(unix)]
+            Endpoint::Unix(_) => 0,
         }
     }
 
