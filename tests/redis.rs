@@ -17,7 +17,7 @@ use onefill::fleet::{
 };
 use onefill::{Answer, Cache, CacheBuilder, Deadline, Error, Fill, Refusal, Source, TierError};
 
-use servers::{Resp, Server, eventually};
+use servers::{Action, Call, Cluster, Resp, Sentinels, Server, Stub, eventually};
 
 /// Each of these is a test with each client.
 macro_rules! with_each_client {
@@ -53,6 +53,10 @@ with_each_client! {
     a_server_that_takes_no_writes_is_read_from
     a_server_that_is_loading_is_no_outage
     a_message_for_somebody_else_is_ignored
+    a_cluster_is_shared_like_one_server
+    a_node_of_a_cluster_says_that_it_is_one
+    after_a_failover_values_are_shared_through_the_other_server
+    somebody_else_at_the_address_is_said
 }
 
 type Pages = Cache<u64, String, &'static str>;
@@ -100,9 +104,17 @@ impl Instance {
         client: Client,
         load: impl Fn(u64) -> Result<Fill<String>, &'static str> + Send + Sync + 'static,
     ) -> Instance {
-        Instance::on(patient(address(server, client)).build().unwrap(), |cache| {
-            cache.loader(move |asked| load(*asked.key()))
-        })
+        Instance::at(&server.url(), client, load)
+    }
+
+    fn at(
+        url: &str,
+        client: Client,
+        load: impl Fn(u64) -> Result<Fill<String>, &'static str> + Send + Sync + 'static,
+    ) -> Instance {
+        let fleet = Fleet::redis(url).client(client);
+        let fleet = fleet.pool_wait(NOISE).connect_timeout(NOISE).io_timeout(NOISE).budget(NOISE);
+        Instance::on(fleet.build().unwrap(), |cache| cache.loader(move |asked| load(*asked.key())))
     }
 
     fn on(fleet: Fleet, cache: impl FnOnce(Builder) -> Builder) -> Instance {
@@ -735,19 +747,21 @@ fn a_server_that_takes_no_writes_is_read_from(client: Client) {
     let server = Server::start();
     let [one, two] = [(); 2].map(|()| Instance::new(&server, client));
     one.got(7);
-    let states: [(fn(&Server), fn(&Server), Refusal); 2] = [
-        (Server::make_readonly, Server::make_writable, Refusal::ReadOnly),
-        (Server::make_misconf, Server::end_misconf, Refusal::NotPersisting),
-    ];
-    for (id, (make, end, class)) in (100..).zip(states) {
-        make(&server);
+    for (id, class) in [(100, Refusal::ReadOnly), (101, Refusal::NotPersisting)] {
+        match class {
+            Refusal::ReadOnly => server.make_readonly(),
+            _ => server.make_misconf(),
+        }
         let three = Instance::new(&server, client);
         assert_eq!(three.got(7), ("7: 1".into(), Source::Fleet), "{class:?}");
         assert_eq!(three.got(id).1, Source::Alone, "{class:?}");
         assert_eq!(three.cache.invalidate(&7).unwrap_err().refusal(), Some(class));
         let health = three.fleet.health();
         assert!(health.troubles.refused(class) >= 2 && !health.reads_open, "{health:?}");
-        end(&server);
+        match class {
+            Refusal::ReadOnly => server.make_writable(),
+            _ => server.end_misconf(),
+        }
         let stored = || server.command(&[b"EXISTS", &value_name(id)[..]]) == Resp::Integer(1);
         eventually("values are stored again", || {
             three.cache.invalidate(&id).is_ok() && three.get(id).is_ok() && stored()
@@ -782,6 +796,83 @@ fn a_message_for_somebody_else_is_ignored(client: Client) {
     assert_eq!(one.got(7).1, Source::Local);
     assert!(one.fleet.health().hears);
     tidy(&server);
+}
+
+// Elsewhere.
+
+fn a_cluster_is_shared_like_one_server(client: Client) {
+    let cluster = Cluster::start();
+    let url = format!("redis-cluster://127.0.0.1:{}", cluster.nodes()[0].port());
+    let loads = Arc::new(AtomicUsize::new(0));
+    let [one, two] = [(); 2].map(|()| {
+        let loads = Arc::clone(&loads);
+        let load = move |key: u64| Ok(format!("{key}: {}", loads.fetch_add(1, SeqCst)).into());
+        Instance::at(&url, client, load).hearing()
+    });
+    for id in 0..60 {
+        assert_eq!(one.got(id).1, Source::Loaded);
+        assert_eq!(two.got(id), (one.got(id).0, Source::Fleet));
+    }
+    assert_eq!(loads.load(SeqCst), 60);
+    assert!(cluster.nodes().iter().all(|node| !node.keys().is_empty()), "on all of its nodes");
+    one.cache.put(&7, String::from("put")).unwrap();
+    eventually("notices come", || two.got(7).0 == "put");
+    cluster.nodes().iter().for_each(Server::script_flush);
+    one.cache.invalidate(&7).unwrap();
+    eventually("notices come", || two.got(7).0 != "put");
+    one.cache.invalidate_all().unwrap();
+    assert_eq!(one.got(9).1, Source::Loaded);
+    assert_eq!(one.fleet.health().last_trouble, None);
+    cluster.nodes().iter().for_each(tidy);
+}
+
+fn a_node_of_a_cluster_says_that_it_is_one(client: Client) {
+    let cluster = Cluster::start();
+    let server = &cluster.nodes()[0];
+    let one = Instance::new(server, client);
+    for id in 0..20 {
+        assert_eq!(one.got(id).1, Source::Alone);
+        if one.fleet.health().misconfigured {
+            break;
+        }
+    }
+    let health = one.fleet.health();
+    assert!(health.misconfigured && health.troubles.refused(Refusal::Misrouted) >= 1, "{health:?}");
+    assert!(health.last_trouble.unwrap().contains("redis-cluster://"));
+}
+
+fn after_a_failover_values_are_shared_through_the_other_server(client: Client) {
+    let sentinels = Sentinels::start();
+    let addresses = sentinels.sentinels().iter().map(|one| format!("127.0.0.1:{}", one.port()));
+    let addresses = addresses.collect::<Vec<_>>().join(",");
+    let url = format!("redis-sentinel://{addresses}/{}", Sentinels::NAME);
+    let [one, two] = [(); 2]
+        .map(|()| Instance::at(&url, client, |key| Ok(format!("page {key}").into())).hearing());
+    assert_eq!(one.got(7).1, Source::Loaded);
+    assert_eq!(two.got(7).1, Source::Fleet);
+    sentinels.until_replicated();
+    sentinels.fail_over();
+    let mut id = 1_000;
+    eventually("values are shared again", || {
+        id += 1;
+        one.got(id).1 == Source::Loaded && two.got(id).1 == Source::Fleet
+    });
+    eventually("notices come", || one.fleet.health().hears && two.fleet.health().hears);
+    one.cache.put(&7, String::from("put")).unwrap();
+    eventually("notices come", || two.got(7).0 == "put");
+}
+
+fn somebody_else_at_the_address_is_said(client: Client) {
+    let web = |_: &Call| Action::Reply(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
+    let stub = Stub::new(web);
+    let one = Instance::at(&stub.url(), client, |key| Ok(format!("page {key}").into()));
+    for id in 0..5 {
+        assert_eq!(one.got(id), (format!("page {id}"), Source::Alone));
+    }
+    let health = one.fleet.health();
+    assert!(health.reads_open && health.troubles.garbled >= 3, "{health:?}");
+    let last = health.last_trouble.unwrap();
+    assert!(last.contains("HTTP/1.1 400"), "{last}");
 }
 
 #[test]

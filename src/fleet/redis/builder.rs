@@ -8,7 +8,7 @@ use crate::fleet::handle::{Fleet, Terms};
 use crate::fleet::key::Namespace;
 use crate::sync::Arc;
 
-use super::{Dial, Redis, Settings};
+use super::{Address, Client, Dial, Redis, Settings};
 
 /// Settings for a fleet on Redis or Valkey. Made by [`Fleet::redis`] or [`Redis::over`].
 ///
@@ -35,7 +35,28 @@ pub struct RedisBuilder {
 
 /// Where the server is.
 enum Place {
+    /// As a URL says it, or what is wrong with that.
+    Url(Result<Address, BuildError>),
     Dial(Arc<dyn Dial>),
+}
+
+impl Fleet {
+    /// A fleet on Redis or Valkey: where that is, as an [`Address`] has it. See
+    /// [`fleet::redis`](crate::fleet::redis), the manual.
+    ///
+    /// ```
+    /// use onefill::fleet::Fleet;
+    ///
+    /// let fleet = Fleet::redis("redis://cache.internal:6379").build()?;
+    /// assert!(!fleet.health().hears); // there is no such server, and that is no error
+    ///
+    /// let error = Fleet::redis("redis://cache.internal/first").build().unwrap_err();
+    /// assert_eq!(error.to_string(), "database of the url is \"first\", but must be a number, as in /0");
+    /// # Ok::<(), onefill::BuildError>(())
+    /// ```
+    pub fn redis(url: &str) -> RedisBuilder {
+        RedisBuilder::new(Place::Url(Address::parse(url)))
+    }
 }
 
 impl Redis {
@@ -63,6 +84,27 @@ impl RedisBuilder {
             pool: Settings::default(),
             terms: Terms::default(),
         }
+    }
+
+    /// Whose parser reads what the server says, in a build with both. Of a URL; a dial of one's own
+    /// has its own.
+    pub fn client(self, client: Client) -> Self {
+        self.with_address(|address| address.client(client))
+    }
+
+    /// How connections are encrypted, and whom they trust: for a private authority, or a certificate
+    /// of one's own. Of a URL, whatever its scheme; a dial of one's own has its own.
+    #[cfg(feature = "tls")]
+    pub fn tls(self, tls: super::Tls) -> Self {
+        self.with_address(|address| address.tls(tls))
+    }
+
+    fn with_address(mut self, change: impl FnOnce(Address) -> Address) -> Self {
+        self.place = match self.place {
+            Place::Url(address) => Place::Url(address.map(change)),
+            dial => dial,
+        };
+        self
     }
 
     /// What sets the names of this application apart from others' on the same server. Defaults to
@@ -140,7 +182,10 @@ impl RedisBuilder {
         if self.pool.size == 0 {
             return Err(BuildError::new("pool_size", 0, "1 at least"));
         }
-        let Place::Dial(dial) = self.place;
+        let dial = match self.place {
+            Place::Url(address) => address?.into_dial(),
+            Place::Dial(dial) => dial,
+        };
         Ok(Redis::new(dial, self.namespace, self.pool))
     }
 }
@@ -148,12 +193,37 @@ impl RedisBuilder {
 impl fmt::Debug for RedisBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("RedisBuilder");
-        let Place::Dial(dial) = &self.place;
-        debug.field("dial", dial);
+        // Neither shows a password.
+        match &self.place {
+            Place::Url(address) => debug.field("address", address),
+            Place::Dial(dial) => debug.field("dial", dial),
+        };
         debug
             .field("namespace", &self.namespace)
             .field("pool", &self.pool)
             .field("terms", &self.terms)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        let error = Fleet::redis("redis://h").pool_size(0).build().unwrap_err();
+        assert_eq!(error.to_string(), "pool_size is 0, but must be 1 at least");
+        let error = Fleet::redis("amqp://h").client(Client::default()).build().unwrap_err();
+        assert!(error.to_string().starts_with("scheme of the url is \"amqp\""), "{error}");
+    }
+
+    #[test]
+    fn nothing_shows_the_password() {
+        let builder = Fleet::redis("redis://me:sesame@h").namespace("shop");
+        let shown = format!("{builder:?} {builder:#?}");
+        assert!(shown.contains("shop") && !shown.contains("sesame"), "{shown}");
+        let fleet = builder.build().unwrap();
+        assert!(!format!("{fleet:?} {fleet:#?}").contains("sesame"));
     }
 }

@@ -104,25 +104,33 @@
 
 mod builder;
 mod client;
+mod cluster;
 mod connection;
 mod ear;
 mod frame;
 mod pool;
 mod refusal;
 mod script;
+mod sentinel;
 mod server;
 mod stream;
 mod tier;
 #[cfg(feature = "tls")]
 mod tls;
+mod url;
 mod wire;
 
 pub use builder::RedisBuilder;
 pub use client::Client;
+pub use cluster::Cluster;
 pub(crate) use pool::{Pool, Settings};
 pub use refusal::refusal;
+pub use sentinel::Sentinel;
 pub use server::Server;
 pub use tier::Redis;
+#[cfg(feature = "tls")]
+pub use tls::{Tls, TlsBuilder};
+pub use url::Address;
 pub use wire::{Command, Dial, Message, Reply, Subscription, Wire};
 
 #[cfg(test)]

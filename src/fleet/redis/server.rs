@@ -94,11 +94,30 @@ impl Server {
         self
     }
 
+    pub(super) fn with(self, credentials: Option<Credentials>) -> Server {
+        Server { credentials, ..self }
+    }
+
     /// Which of the server's databases to use: 0 unless set.
     #[must_use]
     pub fn database(mut self, database: u32) -> Server {
         self.database = database;
         self
+    }
+
+    /// Encrypts connections; the server's certificate must be for the host it is reached by, or, at
+    /// a socket in the file system, for `localhost`.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: super::Tls) -> Server {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// The same settings for another server.
+    pub(super) fn elsewhere(&self, host: &str, port: u16) -> Server {
+        let Server { endpoint, .. } = Server::tcp(host, port);
+        Server { endpoint, ..self.clone() }
     }
 
     /// Whose parser reads the replies.
@@ -108,8 +127,25 @@ impl Server {
         self
     }
 
+    pub(super) fn host(&self) -> &str {
+        match &self.endpoint {
+            Endpoint::Tcp { host, .. } => host,
+            #[cfg(unix)]
+            Endpoint::Unix(_) => "localhost",
+        }
+    }
+
+    /// 0 at a socket in the file system.
+    pub(super) fn port(&self) -> u16 {
+        match &self.endpoint {
+            Endpoint::Tcp { port, .. } => *port,
+            #[cfg(unix)]
+            Endpoint::Unix(_) => 0,
+        }
+    }
+
     /// Where it is, as errors say it.
-    fn peer(&self) -> Arc<str> {
+    pub(super) fn peer(&self) -> Arc<str> {
         match &self.endpoint {
             Endpoint::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}").into(),
             Endpoint::Tcp { host, port } => format!("{host}:{port}").into(),
@@ -126,7 +162,14 @@ impl Server {
             Endpoint::Unix(path) => Raw::unix(path, deadline),
         };
         let raw = raw.map_err(|error| budget.failed(&peer, &error))?;
-        let mut connection = Connection::new(Stream::Plain(raw), self.client, peer);
+        #[cfg(feature = "tls")]
+        let stream = match &self.tls {
+            None => Stream::Plain(raw),
+            Some(tls) => tls.wrap(raw, self.host(), &peer, budget)?,
+        };
+        #[cfg(not(feature = "tls"))]
+        let stream = Stream::Plain(raw);
+        let mut connection = Connection::new(stream, self.client, peer);
         if let Some(credentials) = &self.credentials {
             credentials.present(&mut connection, deadline)?;
         }
@@ -189,7 +232,12 @@ impl fmt::Debug for Server {
             None => String::new(),
             Some(user) => format!("{}@", user.unwrap_or_default()),
         };
+        #[cfg(feature = "tls")]
+        let encrypted = self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let encrypted = false;
         let scheme = match &self.endpoint {
+            Endpoint::Tcp { .. } if encrypted => "rediss",
             Endpoint::Tcp { .. } => "redis",
             #[cfg(unix)]
             Endpoint::Unix(_) => "unix",
