@@ -8,8 +8,8 @@
 //! - [`Cache`] stands on it and remembers: a read-through cache with TTLs, stale windows, refreshes
 //!   behind its readers, absences, admission and counters. The [`guide`] says what happens when.
 //! - A [`Fleet`](fleet::Fleet) puts the caches of several processes on one shared tier, with one
-//!   load of a key between them. So far there is the tier [in memory](fleet::memory), for tests and
-//!   for whoever writes their own.
+//!   load of a key between them: Redis or Valkey, with the feature `redis` or `r2d2_redis`; one
+//!   [in memory](fleet::memory), for tests; or [your own](fleet::Tier).
 //!
 //! ```
 //! use onefill::{Error, Group};
@@ -78,14 +78,17 @@
 //! - [`Cache`], [`CacheBuilder`], [`Call`]: a cache, its settings, the options of one call.
 //! - [`Load`], [`Fill`]: what a loader is told, and what it returns. [`Answer`]: what a caller gets.
 //! - [`Stats`]: what a cache has done. [`Clock`]: where it takes the time from.
-//! - [`fleet`]: a shared tier, its leases, keys and envelopes.
+//! - [`fleet`]: a shared tier, its leases, keys and envelopes; `fleet::redis`, the manual for one on
+//!   a server.
 //! - [`Deadline`]: how long a caller waits.
 //! - [`Error`], [`Cap`]: why a caller has no value.
 //!
 //! # Features
 //!
-//! `cache`, on by default, is all but `Group`; without it there are five small dependencies. `json`
-//! and `postcard` are codecs for a shared tier, `metrics` and `tracing` tell others what happens.
+//! `cache`, on by default, is all but `Group`; without it there are five small dependencies. `redis`
+//! and `r2d2_redis` put a fleet on a server, with the client of that name to read its answers.
+//! `json` and `postcard` are codecs for a shared tier, `metrics` and `tracing` tell others what
+//! happens.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 #[cfg(feature = "cache")]

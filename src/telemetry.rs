@@ -25,6 +25,15 @@ pub(crate) fn hearing_changed(hears: bool) {
     let _ = hears;
 }
 
+/// Something came over the channel of notices that is none.
+#[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+pub(crate) fn strange_notice(len: usize) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(len, "a message that is no notice");
+    #[cfg(not(feature = "tracing"))]
+    let _ = len;
+}
+
 #[cfg(feature = "metrics")]
 pub(crate) use self::publishing::publish;
 

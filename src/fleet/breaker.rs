@@ -12,7 +12,8 @@ const SHORTEST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Closed while all is well. Open after three troubles in a row: nobody asks. After a while one
-/// caller may try, and its success closes the breaker again.
+/// caller may try, and its success closes the breaker again. Where a setting is wrong, it is open
+/// at once and for long: nothing becomes right by asking again.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: Mutex<State>,
@@ -26,6 +27,17 @@ struct State {
     until: Option<Instant>,
     pause: Duration,
     opened: u64,
+    /// Whether a setting is wrong, for all that is known.
+    misconfigured: bool,
+}
+
+/// How a breaker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gauge {
+    pub(super) open: bool,
+    /// How many times it was opened.
+    pub(super) opened: u64,
+    pub(super) misconfigured: bool,
 }
 
 /// What an answer did to a breaker.
@@ -37,7 +49,8 @@ pub(super) enum Change {
 
 impl Breaker {
     pub(super) fn new() -> Breaker {
-        let state = State { troubles: 0, until: None, pause: SHORTEST, opened: 0 };
+        let state =
+            State { troubles: 0, until: None, pause: SHORTEST, opened: 0, misconfigured: false };
         Breaker { state: Mutex::new(state) }
     }
 
@@ -60,6 +73,7 @@ impl Breaker {
         let mut state = self.state.lock();
         state.troubles = 0;
         state.pause = SHORTEST;
+        state.misconfigured = false;
         state.until.take().map(|_| Change::Closed)
     }
 
@@ -75,19 +89,33 @@ impl Breaker {
         if open {
             state.pause = (state.pause * 2).min(LONGEST);
         }
-        let pause = state.pause.mul_f64(1.0 - draw.clamp(0.0, 1.0) / 5.0);
-        state.until = now.checked_add(pause);
-        if open {
-            return None;
-        }
-        state.opened += 1;
-        Some(Change::Opened)
+        state.open_until(now, draw)
     }
 
-    /// Whether it is open, and how many times it was opened.
-    pub(super) fn gauge(&self) -> (bool, u64) {
-        let state = self.state.lock();
-        (state.until.is_some(), state.opened)
+    /// It did not, and will not before somebody changes a setting.
+    pub(super) fn misconfigured(&self, now: Instant, draw: f64) -> Option<Change> {
+        let mut state = self.state.lock();
+        state.troubles = state.troubles.saturating_add(1);
+        state.misconfigured = true;
+        state.pause = LONGEST;
+        state.open_until(now, draw)
+    }
+
+    pub(super) fn gauge(&self) -> Gauge {
+        let State { until, opened, misconfigured, .. } = *self.state.lock();
+        Gauge { open: until.is_some(), opened, misconfigured }
+    }
+}
+
+impl State {
+    /// Begins a pause.
+    fn open_until(&mut self, now: Instant, draw: f64) -> Option<Change> {
+        let pause = self.pause.mul_f64(1.0 - draw.clamp(0.0, 1.0) / 5.0);
+        if self.until.replace(now.checked_add(pause).unwrap_or(now)).is_some() {
+            return None;
+        }
+        self.opened += 1;
+        Some(Change::Opened)
     }
 }
 
@@ -110,7 +138,7 @@ mod tests {
         assert!(breaker.may_ask(start));
         assert_eq!(breaker.trouble(start, 0.0), Some(Change::Opened));
         assert!(!breaker.may_ask(at(start, 249)));
-        assert_eq!(breaker.gauge(), (true, 1));
+        assert_eq!(breaker.gauge(), Gauge { open: true, opened: 1, misconfigured: false });
     }
 
     #[test]
@@ -123,7 +151,7 @@ mod tests {
         assert!(!breaker.may_ask(at(start, 250)));
         assert_eq!(breaker.well(), Some(Change::Closed));
         assert!(breaker.may_ask(at(start, 250)));
-        assert_eq!(breaker.gauge(), (false, 1));
+        assert_eq!(breaker.gauge(), Gauge { open: false, opened: 1, misconfigured: false });
     }
 
     #[test]
@@ -140,6 +168,21 @@ mod tests {
             assert!(!breaker.may_ask(now + short - Duration::from_millis(1)));
             now += short + Duration::from_millis(1);
         }
-        assert_eq!(breaker.gauge(), (true, 1));
+        assert_eq!(breaker.gauge(), Gauge { open: true, opened: 1, misconfigured: false });
+    }
+    #[test]
+    fn a_wrong_setting_opens_it_at_once_and_for_as_long_as_it_goes() {
+        let (breaker, start) = (Breaker::new(), Instant::now());
+        assert_eq!(breaker.misconfigured(start, 0.0), Some(Change::Opened));
+        assert_eq!(breaker.gauge(), Gauge { open: true, opened: 1, misconfigured: true });
+        assert!(!breaker.may_ask(at(start, 4_999)));
+        assert!(breaker.may_ask(at(start, 5_000)));
+        assert_eq!(breaker.misconfigured(at(start, 5_001), 1.0), None);
+        assert!(!breaker.may_ask(at(start, 9_000)));
+        assert!(breaker.may_ask(at(start, 9_001)));
+
+        assert_eq!(breaker.well(), Some(Change::Closed));
+        assert!(!breaker.gauge().misconfigured, "somebody has changed it");
+        assert_eq!(breaker.trouble(at(start, 9_002), 0.0), None, "and it begins again");
     }
 }

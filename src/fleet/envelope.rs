@@ -292,6 +292,15 @@ pub fn inspect(bytes: &[u8]) -> Result<Envelope<'_>, Fault> {
     Ok(Envelope { header, payload })
 }
 
+/// Whether it looks like another key's envelope. Cheaper than reading it, which is for whoever
+/// has a use for it.
+#[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+pub(super) fn is_of_another(bytes: &[u8], fingerprint: Fingerprint) -> bool {
+    bytes.first_chunk::<HEADER>().is_some_and(|head| {
+        head[..2] == [MAGIC, FORMAT] && field(head, FINGERPRINT) != *fingerprint.as_bytes()
+    })
+}
+
 /// What a tier is to keep for `life`: whole milliseconds, of which there is at least one. A server
 /// takes none at all for an error.
 pub(super) fn clamp_life(life: Duration) -> Duration {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
-use crate::error::TierError;
+use crate::error::{Refusal, TierError};
 use crate::sync::{Arc, Condvar, Mutex};
 use crate::telemetry;
 
@@ -14,14 +14,14 @@ use super::breaker::{Breaker, Change};
 use super::event::{Event, Listener, News, Reaction};
 use super::key::{Fingerprint, Key};
 use super::lease::Renewal;
-use super::tier::Tier;
+use super::tier::{Report, Tier};
 use super::token::{Epoch, Origin, Token};
 
 /// One process's connection to a shared tier: a handle, shared by the caches of the process.
 ///
 /// It stands between caches and [`Tier`]: it leaves a tier in trouble alone for a while (a breaker,
-/// reads and writes apart: open after three troubles in a row, for 250 ms, doubling up to 5 s), it
-/// renews leases, and it hears what other processes do. When the last handle and the last cache on
+/// reads and writes apart: open after three troubles in a row, for 250 ms, doubling up to 5 s; and
+/// at once for 5 s where a setting is wrong, such as a password), it renews leases, and it hears what other processes do. When the last handle and the last cache on
 /// it are gone, so are its thread and its ear.
 ///
 /// # Example
@@ -59,12 +59,19 @@ pub(crate) struct Shared {
     pub(crate) origin: Origin,
     reads: Breaker,
     writes: Breaker,
-    last_trouble: Mutex<Option<String>>,
+    troubles: Mutex<Troubled>,
     ear: Arc<Ear>,
     pub(super) renewal: Renewal,
     pub(crate) lease: Duration,
     pub(super) lease_cap: Duration,
     pub(crate) budget: Duration,
+}
+
+/// The troubles there were.
+#[derive(Default)]
+struct Troubled {
+    last: Option<String>,
+    counts: Troubles,
 }
 
 /// How many parts the keys fall into, in which L1 learns that something has changed. A notice says
@@ -152,6 +159,46 @@ impl Mark {
     }
 }
 
+/// How many calls of a tier came to nothing, by what there was instead of an answer.
+///
+/// ```
+/// use onefill::Refusal;
+/// use onefill::fleet::{Fleet, memory::Memory};
+///
+/// let troubles = Fleet::on(Memory::new()).health().troubles;
+/// assert_eq!(troubles.unreachable + troubles.refused(Refusal::OutOfMemory), 0);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Troubles {
+    /// No connection: [`TierError::Unreachable`].
+    pub unreachable: u64,
+    /// No answer in time: [`TierError::TooSlow`].
+    pub too_slow: u64,
+    /// Something that was no answer: [`TierError::Garbled`].
+    pub garbled: u64,
+    refused: [u64; REFUSALS],
+}
+
+/// How many kinds of refusal there are.
+const REFUSALS: usize = Refusal::Other as usize + 1;
+
+impl Troubles {
+    /// A no of this kind: [`TierError::Refused`].
+    pub fn refused(&self, class: Refusal) -> u64 {
+        self.refused[class as usize]
+    }
+
+    fn count(&mut self, error: &TierError) {
+        *match error {
+            TierError::Unreachable(_) => &mut self.unreachable,
+            TierError::TooSlow { .. } => &mut self.too_slow,
+            TierError::Garbled(_) => &mut self.garbled,
+            TierError::Refused { class, .. } => &mut self.refused[*class as usize],
+        } += 1;
+    }
+}
+
 /// How a fleet stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -166,6 +213,13 @@ pub struct Health {
     pub hears: bool,
     /// The last trouble, in its own words.
     pub last_trouble: Option<String>,
+    /// How many there were of each kind.
+    pub troubles: Troubles,
+    /// Whether somebody has to change a setting, for all that is known: the tier does not let this
+    /// process in, or not near its keys; or the keys of a cluster are asked for at one node.
+    pub misconfigured: bool,
+    /// What the tier has to tell besides.
+    pub report: Report,
     /// Leases held by this process just now.
     pub leases: usize,
 }
@@ -190,12 +244,7 @@ impl Fleet {
     /// assert_eq!(fleet.health().leases, 0);
     /// ```
     pub fn builder(tier: impl Tier + 'static) -> FleetBuilder {
-        FleetBuilder {
-            tier: Arc::new(tier),
-            lease: Duration::from_secs(10),
-            lease_cap: Duration::from_secs(60),
-            budget: Duration::from_millis(150),
-        }
+        FleetBuilder { tier: Arc::new(tier), terms: Terms::default() }
     }
 
     /// How it stands.
@@ -208,12 +257,19 @@ impl Fleet {
     /// ```
     pub fn health(&self) -> Health {
         let (reads, writes) = (self.shared.reads.gauge(), self.shared.writes.gauge());
+        let (last, counts) = {
+            let troubles = self.shared.troubles.lock();
+            (troubles.last.clone(), troubles.counts.clone())
+        };
         Health {
-            reads_open: reads.0,
-            writes_open: writes.0,
-            opened: reads.1 + writes.1,
+            reads_open: reads.open,
+            writes_open: writes.open,
+            opened: reads.opened + writes.opened,
             hears: self.shared.hears(),
-            last_trouble: self.shared.last_trouble.lock().clone(),
+            last_trouble: last,
+            troubles: counts,
+            misconfigured: reads.misconfigured || writes.misconfigured,
+            report: self.shared.tier.report(),
             leases: self.shared.renewal.held(),
         }
     }
@@ -224,9 +280,25 @@ impl Fleet {
 #[derive(Debug)]
 pub struct FleetBuilder {
     tier: Arc<dyn Tier>,
-    lease: Duration,
-    lease_cap: Duration,
-    budget: Duration,
+    pub(super) terms: Terms,
+}
+
+/// What every fleet can be told, whatever its tier.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) lease: Duration,
+    pub(super) lease_cap: Duration,
+    pub(super) budget: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms {
+            lease: Duration::from_secs(10),
+            lease_cap: Duration::from_secs(60),
+            budget: Duration::from_millis(150),
+        }
+    }
 }
 
 impl FleetBuilder {
@@ -234,14 +306,14 @@ impl FleetBuilder {
     /// of that for as long as its load runs, so it bounds how long others wait for a process that
     /// has died, not how long a load may take.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.terms.lease = lease;
         self
     }
 
     /// For how long a lease is renewed at most. Defaults to 60 s. A load that takes longer loses
     /// it: its callers get what it comes to, and nothing is stored.
     pub fn lease_cap(mut self, cap: Duration) -> Self {
-        self.lease_cap = cap;
+        self.terms.lease_cap = cap;
         self
     }
 
@@ -249,12 +321,13 @@ impl FleetBuilder {
     /// to store what it loaded. Defaults to 150 ms. Of a deadline it is half of what is left at
     /// most, so that there is time for the load. Waiting for another process's load is not counted.
     pub fn budget(mut self, budget: Duration) -> Self {
-        self.budget = budget;
+        self.terms.budget = budget;
         self
     }
 
     /// Makes the connection. Needs no tier that is there: its trouble is not ours.
     pub fn build(self) -> Fleet {
+        let Terms { lease, lease_cap, budget } = self.terms;
         let origin = Origin::random();
         let ear = Arc::new(Ear {
             origin,
@@ -271,13 +344,13 @@ impl FleetBuilder {
                 origin,
                 reads: Breaker::new(),
                 writes: Breaker::new(),
-                last_trouble: Mutex::new(None),
+                troubles: Mutex::new(Troubled::default()),
                 ear,
                 renewal: Renewal::new(Arc::clone(&self.tier)),
                 tier: self.tier,
-                lease: self.lease,
-                lease_cap: self.lease_cap,
-                budget: self.budget,
+                lease,
+                lease_cap,
+                budget,
             }),
         }
     }
@@ -319,7 +392,7 @@ impl Shared {
         // No read, no write: what cannot be reached cannot be written to.
         let may = (access != Access::Write || self.writes.may_ask(now)) && self.reads.may_ask(now);
         if !may {
-            let last = self.last_trouble.lock().clone();
+            let last = self.troubles.lock().last.clone();
             return Err(TierError::Unreachable(format!(
                 "left alone after trouble: {}",
                 last.as_deref().unwrap_or("none is known")
@@ -355,7 +428,12 @@ impl Shared {
             // That says more about the caller, who had no time, than about the tier.
         } else if error.is_writes_only() {
             self.counts_against(Access::Write, &text);
-        } else if error.is_transport() || error.is_unserved() || error.is_misconfigured() {
+        } else if error.is_misconfigured() {
+            // Here only: whoever may not write may read, perhaps. A removal is as much as a write.
+            let access = if access == Access::Read { access } else { Access::Write };
+            let change = self.breaker(access).misconfigured(Instant::now(), fastrand::f64());
+            self.tell_of(access, change, &text);
+        } else if error.is_transport() || error.is_unserved() {
             self.counts_against(Access::Read, &text);
             // Counted there as well: reads that go well in between say nothing about writes.
             if access == Access::Write {
@@ -365,11 +443,17 @@ impl Shared {
             // The tier is well; it is this key that is not.
             self.well(access);
         }
-        *self.last_trouble.lock() = Some(text);
+        let mut troubles = self.troubles.lock();
+        troubles.counts.count(error);
+        troubles.last = Some(text);
     }
 
     fn counts_against(&self, access: Access, trouble: &str) {
         let change = self.breaker(access).trouble(Instant::now(), fastrand::f64());
+        self.tell_of(access, change, trouble);
+    }
+
+    fn tell_of(&self, access: Access, change: Option<Change>, trouble: &str) {
         if let Some(Change::Opened) = change {
             telemetry::breaker_changed(access.name(), true, Some(trouble));
         }

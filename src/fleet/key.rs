@@ -380,6 +380,7 @@ impl fmt::Debug for Key {
 /// | its lease | `ns:l:{table/key}` | `ns:L:{fingerprint}` |
 /// | the epoch of a table | `ns:e:{table/}` | `ns:E:{fingerprint}` |
 /// | the channel of notices | `ns:ev` | |
+/// | a process's own channel | `ns:hb:{random}` without the braces | |
 ///
 /// The plain form is for people: it can be read, and searched for by table. It is used while what
 /// is between the braces has at most [`PLAIN_MAX`](Namespace::PLAIN_MAX) bytes and no `}` in it.
@@ -455,6 +456,12 @@ impl Namespace {
     /// The channel that notices are sent over.
     pub fn channel(&self) -> String {
         format!("{}:ev", self.0)
+    }
+
+    /// The channel over which a process listens to itself.
+    #[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+    pub(super) fn heartbeats(&self, origin: super::Origin) -> String {
+        format!("{}:hb:{origin}", self.0)
     }
 
     fn name(&self, role: u8, tag: &[u8]) -> Vec<u8> {

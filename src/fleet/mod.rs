@@ -3,8 +3,9 @@
 //! A [`Tier`] keeps, for each [`Key`], two things: the bytes of a value, for so long; and a
 //! *lease*, the right to fill the key, held by whoever can name its [`Token`], and never for
 //! longer than its time. What it must do in one step, and what becomes of a value whose lease was
-//! lost, is all in that trait. [`memory`] is one within a process, for tests and for caches that
-//! share no more than that. Anyone can write another.
+//! lost, is all in that trait. `redis` is one on a server, with a feature of that name; [`memory`]
+//! is one within a process, for tests and for caches that share no more than that. Anyone can write
+//! another.
 //!
 //! Around it: how a key becomes bytes ([`FleetKey`]) and bytes become names ([`Namespace`]); how
 //! values become bytes ([`codec`]) and what is stored of them ([`envelope`]); and what the
@@ -52,14 +53,16 @@ pub(crate) mod handle;
 mod key;
 mod lease;
 pub mod memory;
+#[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+pub mod redis;
 mod tier;
 mod token;
 
 pub use codec::Codec;
 pub use event::{Event, Listener, News, Notice, Reaction};
-pub use handle::{Fleet, FleetBuilder, Health};
+pub use handle::{Fleet, FleetBuilder, Health, Troubles};
 pub(crate) use handle::{Heard, Mark};
 pub use key::{Fingerprint, FleetKey, Key, KeyEncoder, Names, Namespace, Table};
 pub(crate) use lease::Held;
-pub use tier::{Acquired, Committed, Entry, Lease, Ownership, Seen, Stored, Tier};
+pub use tier::{Acquired, Committed, Entry, Lease, Ownership, Report, Seen, Stored, Tier};
 pub use token::{Epoch, Origin, Token};

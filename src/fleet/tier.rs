@@ -242,6 +242,12 @@ pub trait Tier: Send + Sync + fmt::Debug {
     /// The first thing it is told is [`Up`](super::Event::Up), as soon as notices come; that may be
     /// before this returns, or never.
     fn listen(&self, listener: Weak<dyn Listener>);
+
+    /// What there is to tell besides answers; it becomes part of the fleet's
+    /// [health](super::Health). Nothing, unless a tier says otherwise.
+    fn report(&self) -> Report {
+        Report::default()
+    }
 }
 
 /// A tier that its caller keeps a handle of: to look into it, or to make trouble, behind the fleet
@@ -327,6 +333,28 @@ impl<T: Tier + ?Sized> Tier for Arc<T> {
     fn listen(&self, listener: Weak<dyn Listener>) {
         (**self).listen(listener);
     }
+
+    fn report(&self) -> Report {
+        (**self).report()
+    }
+}
+
+/// What a [`Tier`] has to tell besides its answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// How many times something of a foreign type was found under a name of ours: a list, say, where
+    /// a value should be. It counts as no value, and is replaced; or as a lease that is held.
+    pub foreign: u64,
+    /// How many times another key's value came where this one's was asked for. It was asked for
+    /// again, over another connection.
+    pub misplaced: u64,
+    /// How many messages came over the channel of notices that are none.
+    pub strange: u64,
+    /// How many times notices began to come.
+    pub heard: u64,
+    /// Why none come, where that is known.
+    pub deaf: Option<String>,
 }
 
 /// The right to fill a key, as it is asked for.

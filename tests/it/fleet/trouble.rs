@@ -386,3 +386,52 @@ fn while_the_connection_is_down_a_value_in_doubt_stands_in_for_a_failure() {
         assert!(one.cache.with().never_stale().get(&7).unwrap_err().is_failed());
     });
 }
+
+#[test]
+fn a_wrong_setting_is_said_and_not_asked_about_again_and_again() {
+    within(|| {
+        let denied = TierError::Refused { class: Refusal::Denied, text: "NOAUTH".into() };
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let one = instance(&memory, meter.numbered());
+        one.value(1_000); // the epoch is known
+        let before = one.count(Op::Lookup);
+        one.link.fail(Op::Lookup, Moment::Request, denied);
+        let opened = Instant::now();
+        for id in 0..20 {
+            assert_eq!(one.get(id).unwrap().source(), Source::Alone);
+        }
+        if opened.elapsed() < ms(3_900) {
+            assert_eq!(one.count(Op::Lookup) - before, 1);
+        }
+        let health = one.fleet.health();
+        assert!(health.misconfigured && health.reads_open, "{health:?}");
+        assert_eq!(health.troubles.refused(Refusal::Denied), one.count(Op::Lookup) - before);
+        assert!(health.last_trouble.unwrap().contains("NOAUTH"));
+    });
+}
+
+#[test]
+fn whoever_may_not_write_may_read() {
+    within(|| {
+        let denied = TierError::Refused { class: Refusal::Denied, text: "NOPERM".into() };
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let (one, two) = (instance(&memory, meter.numbered()), instance(&memory, meter.numbered()));
+        two.value(7);
+        two.value(8);
+        one.link.fail(Op::Acquire, Moment::Request, denied.clone());
+        one.link.fail(Op::Invalidate, Moment::Request, denied);
+        assert_eq!(one.get(1).unwrap().source(), Source::Alone);
+        assert!(one.cache.invalidate(&1).is_err());
+        assert_eq!(one.get(7).unwrap().source(), Source::Fleet);
+        let health = one.fleet.health();
+        assert!(health.misconfigured && health.writes_open && !health.reads_open, "{health:?}");
+
+        // What is mended is found out, and said.
+        one.link.heal();
+        until("writes are tried again", || {
+            one.value(2_000 + meter.loads() as u64);
+            !one.fleet.health().misconfigured
+        });
+        assert_eq!(one.get(8).unwrap().source(), Source::Fleet);
+    });
+}
