@@ -75,6 +75,10 @@ where
         if lane == Lane::Background && room.is_closed() {
             return Err(Error::Closed);
         }
+        let token = match &storage {
+            Storage::Leased { token, .. } => Some(*token),
+            _ => None,
+        };
         let mut attempt = Attempt { counters: &room.counters, end: Event::LoadPanicked };
         // What is to be stored, between the loader's end and the store.
         let fresh = Cell::new(None);
@@ -85,7 +89,7 @@ where
                 let mut back_off = BackOff { room, key, previous };
                 let previous = previous.and_then(|kept| kept.found.as_ref());
                 let started = room.clock.exact();
-                let load = Load { key, deadline, previous };
+                let load = Load { key, deadline, previous, token };
                 let fill = match loader {
                     Loader::Declared(loader) => loader(&load),
                     Loader::Borrowed(loader) => loader(&load),
