@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use r2d2::{ManageConnection, NopErrorHandler, PooledConnection};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
-use super::{Command, Dial, Reply, Subscription, Wire};
+use super::{Command, Dial, Reply, Subscription, Wire, refusal};
 use crate::deadline::Deadline;
-use crate::error::TierError;
+use crate::error::{Refusal, TierError};
 use crate::sync::{Arc, Mutex};
 
 /// The threads of a pool, which make connections and end idle ones.
@@ -132,7 +132,14 @@ impl Pool {
                     self.shared.outlive(slot.generation);
                     again = true;
                 }
-                result => return result,
+                Ok(replies) => {
+                    if replies.iter().any(is_read_only) {
+                        // A master until a failover: the next connection may find the new one.
+                        self.shared.outlive(slot.generation);
+                    }
+                    return Ok(replies);
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -181,6 +188,10 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("dial", &self.shared.dial).finish_non_exhaustive()
     }
+}
+
+fn is_read_only(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error { code, text } if refusal(code, text) == Refusal::ReadOnly)
 }
 
 fn size(commands: &[Command<'_>]) -> usize {
@@ -278,7 +289,6 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::error::Refusal;
     use crate::fleet::redis::stub::Stub;
 
     const GET: Command<'static> = &[b"GET", b"key"];
@@ -409,6 +419,18 @@ mod tests {
         }
         assert_eq!(stub.accepted(), 5, "one fresh connection served all that came after");
         assert_eq!(pool.connections.state().connections, 1);
+    }
+
+    #[test]
+    fn a_server_that_has_become_a_replica_is_not_asked_again() {
+        let stub = Stub::new(|number, mut caller| {
+            let answer: &[u8] = if number == 0 { b"-READONLY a replica\r\n" } else { b":1\r\n" };
+            while caller.hear() && caller.say(answer) {}
+        });
+        let pool = pool(&stub, patient());
+        let replies = pool.call(&[GET], soon()).unwrap();
+        assert!(matches!(&replies[..], [Reply::Error { .. }]));
+        assert_eq!(pool.call(&[GET], soon()), Ok(vec![Reply::Int(1)]));
     }
 
     #[test]
