@@ -177,9 +177,12 @@ impl Pool {
             }
             let state = self.connections.state();
             let (size, in_use) = (self.settings.size, state.connections - state.idle_connections);
-            TierError::Unreachable(format!(
-                "no connection was free within {wait:?}: {in_use} of {size} are in use"
-            ))
+            TierError::Unreachable(if in_use < size {
+                let dial = &self.shared.dial;
+                format!("no connection to {dial:?} yet after {wait:?}: one is being made")
+            } else {
+                format!("no connection was free within {wait:?}: all {size} are in use")
+            })
         })
     }
 }
@@ -284,7 +287,7 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::thread;
 
@@ -312,6 +315,16 @@ mod tests {
         let deadline = Deadline::after(Duration::from_secs(10));
         while let Err(error) = pool.call(&[GET], soon()) {
             assert!(!deadline.has_passed(), "{error}");
+        }
+    }
+
+    /// Why there is no connection, once it was tried to make one.
+    fn reason(pool: &Pool) -> TierError {
+        loop {
+            match pool.call(&[GET], soon()).unwrap_err() {
+                TierError::Unreachable(why) if why.ends_with("one is being made") => {}
+                error => return error,
+            }
         }
     }
 
@@ -471,7 +484,7 @@ mod tests {
         let connect = Duration::from_millis(60);
         let settings = Settings { size: 1, connect, wait: Duration::from_millis(200), ..patient() };
         let pool = Pool::new(Arc::new(server), settings);
-        let error = pool.call(&[GET], soon()).unwrap_err();
+        let error = reason(&pool);
         let TierError::Unreachable(why) = error else { panic!("{error}") };
         let peer = format!("no connection to Server(redis://app@127.0.0.1:{}/0)", stub.port);
         assert!(why.starts_with(&peer), "{why}");
@@ -482,16 +495,17 @@ mod tests {
     #[test]
     fn a_panic_while_a_connection_is_made_does_not_keep_its_slot() {
         let stub = Stub::saying(b":1\r\n");
-        let (server, panics) = (stub.server(), AtomicUsize::new(0));
+        let (server, panics) = (stub.server(), Arc::new(AtomicBool::new(true)));
+        let flag = Arc::clone(&panics);
         let dial = With(move |deadline| {
-            assert!(panics.fetch_add(1, Ordering::SeqCst) > 0, "no such luck");
+            assert!(!flag.load(Ordering::SeqCst), "no such luck");
             server.dial(deadline)
         });
         let settings = Settings { size: 1, wait: Duration::from_millis(100), ..patient() };
         let pool = Pool::new(Arc::new(dial), settings);
-        let error = pool.call(&[GET], soon()).unwrap_err();
         let why = "connecting to With panicked: no such luck";
-        assert_eq!(error, TierError::Unreachable(why.to_owned()));
+        assert_eq!(reason(&pool), TierError::Unreachable(why.to_owned()));
+        panics.store(false, Ordering::SeqCst);
         heals(&pool);
     }
 
@@ -515,13 +529,13 @@ mod tests {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let nobody =
             Pool::new(Arc::new(crate::fleet::redis::Server::tcp("127.0.0.1", port)), short());
-        let error = nobody.call(&[GET], soon()).unwrap_err();
+        let error = reason(&nobody);
         assert!(error.to_string().contains("Connection refused"), "{error}");
 
         let stub = Stub::saying(b"-WRONGPASS invalid username-password pair\r\n");
         let server = stub.server().credentials("app", "secret");
         let denied = Pool::new(Arc::new(server), short());
-        let error = denied.call(&[GET], soon()).unwrap_err();
+        let error = reason(&denied);
         assert_eq!(error.refusal(), Some(Refusal::Denied));
         assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("secret"));
 
@@ -530,7 +544,7 @@ mod tests {
         let held = full.check_out(Instant::now(), soon()).unwrap();
         let full = Pool { settings: Settings { size: 1, ..short() }, ..full };
         let error = full.call(&[GET], soon()).unwrap_err();
-        let why = "no connection was free within 100ms: 1 of 1 are in use";
+        let why = "no connection was free within 100ms: all 1 are in use";
         assert_eq!(error, TierError::Unreachable(why.to_owned()));
         drop(held);
         full.call(&[GET], soon()).unwrap();
