@@ -190,7 +190,8 @@ impl Wire for Connection {
                 if let Reply::Error { code, text } = &reply
                     && super::refusal::is_farewell(code, text)
                 {
-                    return Err(TierError::Unreachable(format!("{}: {code} {text}", replies.peer)));
+                    let why = format!("{}: {code} {text}", replies.peer);
+                    return Err(TierError::Unreachable(why));
                 }
                 answers.push(reply);
             }
