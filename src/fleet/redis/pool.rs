@@ -121,6 +121,22 @@ impl Pool {
         commands: &[Command<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Reply>, TierError> {
+        self.call_with(commands, deadline, Ok)
+    }
+
+    /// The same, and what `read` makes of the replies. If it finds them
+    /// [garbled](TierError::Garbled), they are answers to something else, and the connection has
+    /// lost its place: it is closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Pool::call), and `read`'s.
+    pub(crate) fn call_with<T>(
+        &self,
+        commands: &[Command<'_>],
+        deadline: Deadline,
+        read: impl FnOnce(Vec<Reply>) -> Result<T, TierError>,
+    ) -> Result<T, TierError> {
         let began = Instant::now();
         let mut again = false;
         loop {
@@ -137,7 +153,9 @@ impl Pool {
                         // A master until a failover: the next connection may find the new one.
                         self.shared.outlive(slot.generation);
                     }
-                    return Ok(replies);
+                    let read = read(replies);
+                    slot.poisoned = matches!(read, Err(TierError::Garbled(_)));
+                    return read;
                 }
                 Err(error) => return Err(error),
             }
@@ -444,6 +462,15 @@ mod tests {
         let replies = pool.call(&[GET], soon()).unwrap();
         assert!(matches!(&replies[..], [Reply::Error { .. }]));
         assert_eq!(pool.call(&[GET], soon()), Ok(vec![Reply::Int(1)]));
+    }
+
+    #[test]
+    fn an_answer_to_something_else_costs_its_connection() {
+        let stub = Stub::saying(b":1\r\n");
+        let pool = pool(&stub, patient());
+        let garbled = |_| Err::<(), _>(TierError::Garbled("a number".to_owned()));
+        pool.call_with(&[GET], soon(), garbled).unwrap_err();
+        assert_eq!(pool.connections.state().connections, 0);
     }
 
     #[test]
