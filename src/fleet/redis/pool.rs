@@ -465,6 +465,15 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_to_something_else_costs_its_connection() {
+        let stub = Stub::saying(b":1\r\n");
+        let pool = pool(&stub, patient());
+        let garbled = |_| Err::<(), _>(TierError::Garbled("a number".to_owned()));
+        pool.call_with(&[GET], soon(), garbled).unwrap_err();
+        assert_eq!(pool.connections.state().connections, 0);
+    }
+
+    #[test]
     fn what_fails_over_a_fresh_connection_is_not_tried_again() {
         let stub = Stub::new(|_, mut caller| assert!(caller.hear()));
         let pool = pool(&stub, patient());
