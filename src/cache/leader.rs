@@ -144,7 +144,10 @@ where
         at.epoch = Some(epoch);
         let asked = room.clock.exact();
         let counters = &room.counters;
-        let looked = budget.spend(|deadline| remote.lookup(key, epoch, asked, counters, deadline));
+        let looked = match room.expects_misses && shared.takes_writes() {
+            true => Ok(Look::Nothing(None)),
+            false => budget.spend(|deadline| remote.lookup(key, epoch, asked, counters, deadline)),
+        };
         let (mut known, mut seen) = match looked {
             Err(_) => return self.load_degraded(lead, at, remote),
             Ok(Look::Found(found)) => match self.accept(found) {

@@ -108,6 +108,8 @@ struct Room<K, V, E> {
     /// How long to wait for another process's load, and what to do then.
     loser_wait: Duration,
     losers: Losers,
+    /// Whether the lease is asked for without a look first.
+    expects_misses: bool,
     counters: Counters,
     /// Set once, before the workers are closed.
     closed: AtomicBool,

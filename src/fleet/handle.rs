@@ -471,6 +471,12 @@ impl Shared {
         self.ear.up.load(Ordering::Relaxed)
     }
 
+    /// Whether writes are asked for: a claim is one, and finds what is there only where it may be
+    /// made.
+    pub(crate) fn takes_writes(&self) -> bool {
+        !self.writes.gauge().open
+    }
+
     /// The mark of a key as of now. To be taken before the value is read that is to carry it.
     pub(crate) fn mark(&self, key: &Key) -> Mark {
         self.ear.mark(key.fingerprint())

@@ -52,6 +52,7 @@
 //! | a hit in L1 | | 0 |
 //! | a hit in the shared tier | `PTTL`, `GET` | 1 |
 //! | a miss that is loaded | `PTTL`, `GET`; `acquire`; `commit` | 3 |
+//! | the same in a table that [expects misses](crate::CacheBuilder::expect_misses) | `acquire`; `commit` | 2 |
 //! | a load that failed | the same with `release` | 3 |
 //! | a refresh | `acquire`; `commit` | 2 |
 //! | a wait for another process | `acquire`, at the beginning and where a notice was lost | 1 |

@@ -24,7 +24,9 @@ pub(super) fn has_more(stream: &mut Encrypted) -> bool {
 ///
 /// TLS 1.3 or 1.2, by rustls with the provider `ring`, whatever others the application uses. The
 /// server must have a certificate for the name it is reached by, from an authority that the system
-/// trusts or one that was added here.
+/// trusts or one that was added here. A certificate that says of itself that it is an authority is
+/// none of a server's, not even if it was added: those that `openssl req -x509` makes are such, unless
+/// told otherwise.
 ///
 /// ```no_run
 /// use onefill::fleet::redis::{Server, Tls};
