@@ -13,7 +13,6 @@ mod remote;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use answer::{Answer, Source, Why};
@@ -32,6 +31,7 @@ use crate::flight::Group;
 use crate::freshness::{Phase, Policy};
 use crate::local::{Kept, Local};
 use crate::stats::{Counters, Gauges, Stats};
+use crate::sync::{AtomicBool, Ordering};
 use crate::workers::{LINGER, Workers};
 
 use self::ladder::{Loader, Terms};
