@@ -7,9 +7,17 @@
 
 use super::onefill;
 
+pub mod behind;
 pub mod caps;
+pub mod changes;
+pub mod closing;
 pub mod hand_over;
 pub mod herd;
 pub mod landing;
+pub mod passing_on;
+pub mod permits;
+pub mod pool;
+pub mod reading;
 pub mod registry;
+pub mod shop;
 pub mod waits;
