@@ -139,6 +139,8 @@ impl<K, V, E> Room<K, V, E> {
 
     /// Closes the workers, and says how many of them were still busy at the deadline.
     fn close(&self, deadline: Deadline) -> usize {
+        // First, or a call whose job the workers give back would not know why (seeded bug:
+        // `closed_after_the_workers`).
         self.closed.store(true, Ordering::Relaxed);
         self.workers.close(deadline)
     }
@@ -355,7 +357,8 @@ where
             Some((mut kept, Some(_))) => {
                 let weight = kept.found.as_ref().map_or(1, |value| room.local.weigh(key, value));
                 let mut displaced = None;
-                // In one step: a load that boarded in between could store over it.
+                // In one step: a load that boarded in between could store over it (seeded bug:
+                // `put_in_two_steps`).
                 room.group.forget_and(key, || {
                     // Of two at once the one that is second here may have been first there.
                     if writing.as_ref().is_some_and(|writing| !writing.is_alone()) {
@@ -402,7 +405,7 @@ where
         let _writing = remote.as_ref().map(|(remote, key)| remote.shared().write(key));
         let told = remote.as_ref().map_or(Ok(()), |(remote, key)| remote.invalidate(key));
         // The flight first: once it is forgotten it cannot store any more, and what it stored
-        // before is removed then.
+        // before is removed then (seeded bug: `remove_before_forget`).
         self.room.group.forget(key);
         drop(self.room.local.remove(key));
         told
@@ -426,6 +429,7 @@ where
     /// ```
     pub fn invalidate_all(&self) -> Result<(), TierError> {
         let told = self.room.remote.as_ref().map_or(Ok(()), Remote::invalidate_all);
+        // In this order for the same reason (seeded bug: `clear_before_forgetting_all`).
         self.room.group.forget_all();
         drop(self.room.local.clear());
         told
