@@ -1,7 +1,9 @@
 //! onefill's own source, compiled against loom, and copies of it with one seeded bug each.
 //!
-//! Nothing here is a model of an idea: the rooms below are the files of `../src`. What explores
-//! them stands in [`model`]; what is explored, in `tests/scenarios`.
+//! Nothing here is a model of an idea: the rooms below are the files of `../src`. Around L1 alone
+//! there is a wrapper, by which loom hears of it. What explores the rooms stands in [`model`]; what
+//! is explored, in `tests/scenarios`; and [`doors`] lead to the rooms that the library keeps to
+//! itself.
 
 #[cfg(not(loom))]
 compile_error!("`--cfg loom` comes from loom-tests/.cargo/config.toml: run cargo in loom-tests");

@@ -40,7 +40,7 @@ pub fn a_worker_loads_for_whoever_waits() {
 }
 
 /// `callers` of one key, which a worker loads; the deadlines of the last `late` fire.
-fn on_a_worker(callers: usize, late: usize) {
+pub fn on_a_worker(callers: usize, late: usize) {
     let row = Row::new();
     let shop = shop().workers(1).loader(row.loader()).build().unwrap();
     let got = {

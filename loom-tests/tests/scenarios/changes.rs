@@ -11,34 +11,22 @@ const SERVED: &str = "served what was invalidated";
 
 pub fn what_was_invalidated_is_never_served() {
     const NAME: &str = "what_was_invalidated_is_never_served";
-    explore(NAME, 2, Some(4), 1000, || invalidate_among(1, Shop::invalidate_one));
-    explore(NAME, 3, Some(3), 6100, || invalidate_among(2, Shop::invalidate_one));
-    explore(NAME, 2, Some(3), 290, || invalidate_among(1, Shop::invalidate_every));
+    explore(NAME, 2, Some(4), 1000, || invalidate_among(1, false));
+    explore(NAME, 3, Some(3), 6100, || invalidate_among(2, false));
+    explore(NAME, 2, Some(3), 290, || invalidate_among(1, true));
 }
 
-/// One key, or all of them, in the same words.
-trait Invalidate {
-    fn invalidate_one(&self);
-    fn invalidate_every(&self);
-}
-
-impl Invalidate for Shop {
-    fn invalidate_one(&self) {
-        self.invalidate(&KEY).unwrap();
-    }
-
-    fn invalidate_every(&self) {
-        self.invalidate_all().unwrap();
-    }
-}
-
-/// While `readers` call, the row changes and is invalidated.
-fn invalidate_among(readers: usize, invalidate: fn(&Shop)) {
+/// While `readers` call, the row changes and is invalidated, or everything is.
+pub fn invalidate_among(readers: usize, all: bool) {
     let row = Row::new();
     let shop = shop().loader(row.loader()).build().unwrap();
     let readers: Vec<_> = (0..readers).map(|_| reader(&shop)).collect();
     row.change();
-    invalidate(&shop);
+    if all {
+        shop.invalidate_all().unwrap();
+    } else {
+        shop.invalidate(&KEY).unwrap();
+    }
     assert_eq!(value(shop.get(&KEY)), 2, "{SERVED}");
     for reader in readers {
         assert!([1, 2].contains(&reader.join().unwrap()));
@@ -59,7 +47,7 @@ pub fn what_was_invalidated_is_not_refreshed() {
 }
 
 /// The row changes and is invalidated while it is refreshed, and is asked for again, or not.
-fn invalidate_under_a_refresh(asked_again: bool) {
+pub fn invalidate_under_a_refresh(asked_again: bool) {
     let row = Row::new();
     let clock = Clock::manual();
     let shop = shop().clock(clock.clone()).stale_while_revalidate(STALE).workers(1);
@@ -88,7 +76,7 @@ pub fn a_put_wins_over_a_load() {
 }
 
 /// While `readers` call, another value is put.
-fn put_among(readers: usize) {
+pub fn put_among(readers: usize) {
     const PUT: Ticket = 7;
     let row = Row::new();
     let shop = shop().loader(row.loader()).build().unwrap();

@@ -18,7 +18,7 @@ pub fn everyone_comes_back_from_a_cache_that_is_closed() {
 
 /// `callers` of the `keys` by turns, of which one may be loaded at once, by a worker or by
 /// themselves, while the cache is closed.
-fn close_among(callers: usize, on_a_worker: bool, keys: &'static [u64]) {
+pub fn close_among(callers: usize, on_a_worker: bool, keys: &'static [u64]) {
     let row = Row::new();
     let shop = shop().admission(1).loader(row.loader());
     let shop = if on_a_worker { shop.workers(1) } else { shop };

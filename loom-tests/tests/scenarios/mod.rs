@@ -2,8 +2,9 @@
 //! or one with a seeded bug.
 //!
 //! A scenario's function explores it at several sizes. Two callers are explored under every
-//! schedule, three under those with three preemptions at most, four under those with two. What
-//! stands after the bound is how many executions there must be at least.
+//! schedule, three under those with three preemptions at most, four under those with two; of a pool
+//! or a cache, whose calls have more steps, two under those with three or four in places, and three
+//! under those with two. What stands after the bound is how many executions there must be at least.
 
 use super::onefill;
 

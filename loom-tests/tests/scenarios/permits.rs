@@ -35,7 +35,7 @@ pub fn the_background_leaves_room() {
 
 /// As many callers as there are `lanes`, one in each, load at once; the deadlines of the last
 /// `late` fire. Of two permits one is for the background.
-fn crowd(permits: usize, lanes: &'static [Lane], late: usize) {
+pub fn crowd(permits: usize, lanes: &'static [Lane], late: usize) {
     let admission = Admission::new(permits);
     let admitted = {
         let admission = admission.clone();
@@ -74,7 +74,7 @@ pub fn two_that_need_each_others_admission_get_it() {
 }
 
 /// Each caller loads under one admission, and needs the other for it.
-fn crosswise(callers: usize, late: usize) {
+pub fn crosswise(callers: usize, late: usize) {
     let admissions = [Admission::new(1), Admission::new(1)];
     {
         let admissions = admissions.clone();
