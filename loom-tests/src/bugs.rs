@@ -673,6 +673,7 @@ pub const BUGS: &[Bug] = &[
         caught_by: &[
             ("closing::everyone_comes_back_from_a_cache_that_is_closed", DEADLOCK),
             ("closing::no_refresh_is_left_in_a_cache_that_is_closed", STILL_BOARDED),
+            ("behind::a_refresh_that_is_not_admitted_leaves_no_mark", STILL_BOARDED),
         ],
     },
     Bug {

@@ -76,6 +76,7 @@ claims! {
         of_two_puts_one_stays;
     behind:
         what_is_stale_is_refreshed_once
+        a_refresh_that_is_not_admitted_leaves_no_mark
         a_worker_loads_for_whoever_waits
         a_loader_on_a_worker_may_ask
         a_loader_that_asks_does_not_wait_for_the_queue;

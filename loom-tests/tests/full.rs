@@ -12,7 +12,7 @@ mod scenarios;
 
 use loom_tests::doors::Lane::{Background, Foreground};
 use scenarios::herd::{End, KEY, herd};
-use scenarios::{behind, caps, changes, closing, hand_over, landing, permits, registry, waits};
+use scenarios::{caps, changes, closing, hand_over, landing, permits, registry, waits};
 
 macro_rules! explorations {
     ($($claim:ident: $callers:literal, $bound:expr, $scenario:expr;)*) => {$(
@@ -48,7 +48,6 @@ mod exhaustively {
             || permits::crowd(1, &[Foreground, Background, Foreground], 2);
         two_that_need_each_others_admission_get_it: 2, None, || permits::crosswise(2, 1);
         what_was_invalidated_is_never_served: 2, None, || changes::invalidate_among(1, false);
-        a_worker_loads_for_whoever_waits: 2, None, || behind::on_a_worker(1, 1);
     }
 }
 

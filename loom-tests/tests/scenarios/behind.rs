@@ -31,6 +31,26 @@ pub fn what_is_stale_is_refreshed_once() {
     });
 }
 
+pub fn a_refresh_that_is_not_admitted_leaves_no_mark() {
+    const NAME: &str = "a_refresh_that_is_not_admitted_leaves_no_mark";
+    explore(NAME, 3, Some(2), 420, || {
+        let row = Row::new();
+        let clock = Clock::manual();
+        let shop = shop().clock(clock.clone()).stale_while_revalidate(STALE).admission(1);
+        let shop = shop.loader(row.loader()).build().unwrap();
+        shop.put(&KEY, 0).unwrap();
+        clock.advance(FRESH);
+        // Who loads the other key has the one permit for as long as that takes.
+        let got = {
+            let shop = shop.clone();
+            together(2, move |me| value(shop.get(&[KEY, OTHER][me])))
+        };
+        assert_eq!(got, [0, 1]);
+        settled(&shop);
+        assert_eq!(row.overlaps(), 0, "more loaders run than may");
+    });
+}
+
 pub fn a_worker_loads_for_whoever_waits() {
     const NAME: &str = "a_worker_loads_for_whoever_waits";
     explore(NAME, 2, Some(3), 290, || on_a_worker(1, 0));
@@ -40,7 +60,7 @@ pub fn a_worker_loads_for_whoever_waits() {
 }
 
 /// `callers` of one key, which a worker loads; the deadlines of the last `late` fire.
-pub fn on_a_worker(callers: usize, late: usize) {
+fn on_a_worker(callers: usize, late: usize) {
     let row = Row::new();
     let shop = shop().workers(1).loader(row.loader()).build().unwrap();
     let got = {
