@@ -3,7 +3,6 @@
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::admission::Admission;
@@ -14,6 +13,7 @@ use crate::flight::{Group, GroupBuilder};
 use crate::freshness::Policy;
 use crate::local::{Capacity, Local};
 use crate::stats::Counters;
+use crate::sync::AtomicBool;
 use crate::workers::Workers;
 
 use super::remote::{Losers, Remote};

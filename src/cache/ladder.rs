@@ -253,7 +253,8 @@ where
                 },
                 Join::Lead(lead) => lead,
             };
-            // Another caller's load may have ended between the look at L1 and the boarding.
+            // Another caller's load may have ended between the look at L1 and the boarding (seeded
+            // bug: `lead_without_a_second_look`).
             let now = self.clock.now();
             if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {
                 if kept.stamp.span.is_fresh(now) {
@@ -304,7 +305,8 @@ where
     }
 
     /// Waits for the key's flight, or leads one. A permit that this thread holds, because it is a
-    /// loader that asks, is lent out for the wait: the load waited for may need it.
+    /// loader that asks, is lent out for the wait: the load waited for may need it (seeded bug:
+    /// `wait_with_a_permit`).
     fn join(&self, key: &K, deadline: Deadline) -> Result<Join<'_, K, Filled<V>, E>, E> {
         let _lent = admission::lend();
         self.group.join(key, deadline)

@@ -452,8 +452,8 @@ where
         Ok((Filled::With(kept), committed != Committing::Refused))
     }
 
-    /// A loader's result with its stamp, and how long it may be kept, if at all. `None` if the
-    /// loader says that nothing changed, and there was nothing.
+    /// A loader's result with its stamp, and how long it may be kept, if at all (seeded bug:
+    /// `stored_all_the_same`). `None` if the loader says that nothing changed, and there was nothing.
     pub(super) fn filled(
         &self,
         fill: Fill<V>,

@@ -99,7 +99,8 @@ impl<K, V, E> Lead<'_, K, V, E> {
 impl<V, E> Flight<V, E> {
     /// Leaves the flight to whoever [takes it over](Flight::take_over): `true`. Not if among the
     /// followers is one that drives a flight itself: then it is that one's from now on. It may be
-    /// what holds up the thread that the flight is meant for.
+    /// what holds up the thread that the flight is meant for (seeded bug: `let_go_past_a_driver`).
+    /// And whoever lets go drives it no longer (seeded bug: `let_go_keeps_the_driver`).
     fn let_go(&self) -> bool {
         let mut seats = self.seats.lock();
         if seats.promote_a_driver() {
