@@ -648,8 +648,8 @@ pub const BUGS: &[Bug] = &[
         name: "wait_with_a_permit",
         edits: &[Edit(
             LADDER,
-            "let _lent = admission::lend(); self.group.join(key, deadline)",
-            "self.group.join(key, deadline)",
+            "let _lent = admission::lend(); self.group.join_now(key, deadline, now)",
+            "self.group.join_now(key, deadline, now)",
         )],
         caught_by: &[("reading::who_waits_for_another_load_lends_its_permit", DEADLOCK)],
     },

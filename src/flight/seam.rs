@@ -15,14 +15,14 @@ use super::registry::Role;
 use super::waits::{self, ThreadNo};
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
-    /// [`join`](Group::join), by a caller that has just read the clock.
+    /// [`join`](Group::join), by a caller that may just have read the clock.
     pub(crate) fn join_now(
         &self,
         key: &K,
         deadline: Deadline,
-        now: Instant,
+        now: Option<Instant>,
     ) -> Result<Join<'_, K, V, E>, Error<E>> {
-        self.join_by(key, deadline, Some(now))
+        self.join_by(key, deadline, now)
     }
 
     /// Makes the caller lead, if nobody does.
