@@ -25,6 +25,15 @@ pub(crate) fn hearing_changed(hears: bool) {
     let _ = hears;
 }
 
+/// Why no notices come.
+#[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+pub(crate) fn deaf(why: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(why, "cannot listen to other processes, trying again");
+    #[cfg(not(feature = "tracing"))]
+    let _ = why;
+}
+
 /// Something came over the channel of notices that is none.
 #[cfg(any(feature = "r2d2_redis", feature = "redis"))]
 pub(crate) fn strange_notice(len: usize) {
@@ -56,6 +65,8 @@ mod publishing {
         for (name, value) in stats.gauges.list() {
             gauge!("onefill_now", "cache" => cache.to_string(), "what" => name).set(value as f64);
         }
+        gauge!("onefill_oldest_flight_seconds", "cache" => cache.to_string())
+            .set(stats.gauges.oldest_flight.as_secs_f64());
         quantiles("onefill_load_seconds", cache, &stats.load_times);
         quantiles("onefill_call_seconds", cache, &stats.call_times);
     }

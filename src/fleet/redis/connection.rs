@@ -187,13 +187,11 @@ impl Wire for Connection {
             let mut answers = Vec::with_capacity(commands.len());
             for _ in commands {
                 let reply = replies.next(budget)?.ok_or_else(|| budget.passed())?;
-                if let Reply::Error { code, text } = &reply {
-                    if super::refusal::is_farewell(code, text) {
-                        return Err(TierError::Unreachable(format!(
-                            "{}: {code} {text}",
-                            replies.peer
-                        )));
-                    }
+                if let Reply::Error { code, text } = &reply
+                    && super::refusal::is_farewell(code, text)
+                {
+                    let why = format!("{}: {code} {text}", replies.peer);
+                    return Err(TierError::Unreachable(why));
                 }
                 answers.push(reply);
             }
