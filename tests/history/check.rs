@@ -391,9 +391,8 @@ impl<'a> History<'a> {
                 }
             };
             for (kind, counted) in End::ALL.iter().zip(ends) {
-                let of_kind = |other: &&Record| {
-                    matches!(&other.what, What::Got { end, .. } if end == kind)
-                };
+                let of_kind =
+                    |other: &&Record| matches!(&other.what, What::Got { end, .. } if end == kind);
                 compare(&format!("{kind:?}"), *counted, own().filter(of_kind).count());
             }
             let loaded = own().filter(|other| matches!(other.what, What::Loaded { .. })).count();
@@ -434,7 +433,8 @@ fn ears(records: &[Record], sent: &HashMap<Token, Time>) -> HashMap<usize, Ear> 
     heard.sort_by_key(|(_, record)| record.begin);
     // Nobody hears anything in the beginning.
     for record in records {
-        ears.entry(record.process).or_insert_with(|| Ear { deaf: vec![(0, Time::MAX)], heard: vec![] });
+        ears.entry(record.process)
+            .or_insert_with(|| Ear { deaf: vec![(0, Time::MAX)], heard: vec![] });
     }
     for (heard, record) in heard {
         let ear = ears.entry(record.process).or_default();
@@ -499,7 +499,8 @@ impl Violation {
             let Record { process, thread, begin, end, what } = record;
             let since = |time: Time| (time as f64 - from as f64) / 1e6;
             let (begin, end) = (since(*begin), since(*end));
-            text += &format!("{involved} {begin:10.3} … {end:10.3}  {process}/{thread:<3} {what}\n");
+            text +=
+                &format!("{involved} {begin:10.3} … {end:10.3}  {process}/{thread:<3} {what}\n");
         }
         text
     }

@@ -55,7 +55,8 @@ impl Orders {
     /// As the environment of the process that is to follow them.
     pub(crate) fn to_environment(&self) -> (&'static str, String) {
         let Orders { process, threads, until, client, url, directory } = self;
-        let orders = format!("{process} {threads} {until} {client:?} {url} {}", directory.display());
+        let orders =
+            format!("{process} {threads} {until} {client:?} {url} {}", directory.display());
         (ORDERS, orders)
     }
 
@@ -93,7 +94,8 @@ impl Orders {
         let tier = Fleet::redis(&self.url).client(self.client).namespace(NAMESPACE);
         let tier = tier.tier().expect("these settings mean something");
         let witness = Witness::new(tier, TABLE, Arc::clone(&log));
-        let fleet = Fleet::builder(witness).lease(LEASE).lease_cap(LEASE_CAP).budget(BUDGET).build();
+        let fleet =
+            Fleet::builder(witness).lease(LEASE).lease_cap(LEASE_CAP).budget(BUDGET).build();
 
         let builder = Cache::<u64, String, &'static str>::builder(TABLE).ttl(TTL).absent_ttl(TTL);
         let builder = builder.stale_while_revalidate(STALE).fleet(&fleet, codec::Raw);
@@ -135,6 +137,8 @@ impl Orders {
                         false => cache.invalidate(&key),
                     };
                     let done = written.is_ok();
+                    if let Err(e) = &written {
+                    }
                     log.write(me, begin, now(), What::Wrote { key, version, put, done, since });
                 }
                 _ => {
@@ -147,9 +151,9 @@ impl Orders {
                     let loading = LOADING.get();
                     let age = got.as_ref().map_or(0, |answer| nanos(answer.age()));
                     let seen = match &got {
-                        Ok(answer) => answer.value().map_or(Seen::Absent, |value| {
-                            Seen::Version(version(key, value))
-                        }),
+                        Ok(answer) => answer
+                            .value()
+                            .map_or(Seen::Absent, |value| Seen::Version(version(key, value))),
                         Err(_) => Seen::Nothing,
                     };
                     let patience = nanos(patience);

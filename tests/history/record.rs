@@ -39,24 +39,64 @@ pub(crate) struct Record {
 pub(crate) enum What {
     /// A call of `get`: for how long it would wait, and for how long its own thread was in the
     /// loader.
-    Got { key: u64, patience: Time, loading: Time, end: End, seen: Seen, age: Time },
+    Got {
+        key: u64,
+        patience: Time,
+        loading: Time,
+        end: End,
+        seen: Seen,
+        age: Time,
+    },
     /// A put, or an invalidation, of what the database has had at the latest since `since`; and
     /// whether it came to `Ok`.
-    Wrote { key: u64, version: u64, put: bool, done: bool, since: Time },
+    Wrote {
+        key: u64,
+        version: u64,
+        put: bool,
+        done: bool,
+        since: Time,
+    },
     /// A run of the loader; without a version, one that failed.
-    Loaded { key: u64, version: Option<u64> },
+    Loaded {
+        key: u64,
+        version: Option<u64>,
+    },
     /// The tier's answers. What was no answer is none of them.
-    Acquired { key: u64, token: Token, life: Time, won: bool },
-    Renewed { key: u64, token: Token, life: Time, ours: bool },
-    Committed { key: u64, token: Token, stored: bool },
-    Released { key: u64, token: Token },
-    Put { key: u64, token: Token },
+    Acquired {
+        key: u64,
+        token: Token,
+        life: Time,
+        won: bool,
+    },
+    Renewed {
+        key: u64,
+        token: Token,
+        life: Time,
+        ours: bool,
+    },
+    Committed {
+        key: u64,
+        token: Token,
+        stored: bool,
+    },
+    Released {
+        key: u64,
+        token: Token,
+    },
+    Put {
+        key: u64,
+        token: Token,
+    },
     /// What the fleet was told, and by when it had heard it.
     Heard(Heard),
     /// What was done to the server.
     Trouble(Trouble),
     /// What the cache has counted: the ends of calls, loads, and the ends of loads.
-    Counted { ends: Vec<u64>, loads: u64, ended: u64 },
+    Counted {
+        ends: Vec<u64>,
+        loads: u64,
+        ended: u64,
+    },
 }
 
 /// What a call came to.
@@ -280,7 +320,8 @@ impl Log {
 pub(crate) fn read(path: &Path) -> Vec<Record> {
     let text = fs::read_to_string(path).expect("the process has left its log");
     let record = |line| {
-        Record::from_line(line).unwrap_or_else(|| panic!("{}: {line:?} is no record", path.display()))
+        Record::from_line(line)
+            .unwrap_or_else(|| panic!("{}: {line:?} is no record", path.display()))
     };
     text.lines().map(record).collect()
 }
