@@ -10,6 +10,7 @@
 
 mod check;
 mod database;
+mod hand_made;
 mod process;
 mod record;
 #[path = "../servers/mod.rs"]

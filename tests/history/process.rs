@@ -137,8 +137,6 @@ impl Orders {
                         false => cache.invalidate(&key),
                     };
                     let done = written.is_ok();
-                    if let Err(e) = &written {
-                    }
                     log.write(me, begin, now(), What::Wrote { key, version, put, done, since });
                 }
                 _ => {
