@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
+use super::process::is_absent;
 use super::record::{End, Heard, Record, Seen, Time, Token, Trouble, What};
 
 /// What the promises are measured by.
@@ -187,51 +188,62 @@ impl<'a> History<'a> {
     }
 
     fn nothing_older(&self, tally: &mut Tally, violations: &mut Vec<Violation>) {
+        let nothing = BTreeMap::new();
         for call in self.records {
             let What::Got { key, end, seen, .. } = call.what else { continue };
-            let empty = BTreeMap::new();
-            let writes = self.writes.get(&key).unwrap_or(&empty);
-            // An absence may be any of them: it is held to be the one that suits it best.
-            let mut candidates: Vec<u64> = match seen {
-                Seen::Nothing => continue,
-                Seen::Version(version) => vec![version],
+            let writes = self.writes.get(&key).unwrap_or(&nothing);
+            let mut old = false;
+            let mut verdict = |version| self.contradicted(call, end, version, writes, &mut old);
+            let contradicted = match seen {
+                Seen::Nothing => None,
+                Seen::Version(version) => verdict(version),
+                // It may be any of them: it is held to be the one that suits it best. As a rule
+                // that is the newest.
                 Seen::Absent => {
-                    let then = writes.iter().filter(|(_, write)| write.since <= call.end);
-                    let absences = then.map(|(version, _)| *version);
-                    let absences = absences.filter(|version| super::process::is_absent(*version));
-                    absences.chain([0]).collect()
+                    let then = writes.iter().rev().filter(|(_, write)| write.since <= call.end);
+                    let absences = then.map(|(version, _)| *version).filter(|v| is_absent(*v));
+                    let mut first = None;
+                    let suits = absences.chain([0]).any(|version| {
+                        let contradicted = verdict(version);
+                        let suits = contradicted.is_none();
+                        first = first.take().or(contradicted);
+                        suits
+                    });
+                    first.filter(|_| !suits)
                 }
             };
-            candidates.sort_unstable_by(|one, two| two.cmp(one));
-            let mut old = false;
-            let mut verdicts = candidates.iter().map(|version| {
-                if *version != 0 && !writes.contains_key(version) {
-                    return Some((*version, None));
-                }
-                let newer = self.newer_that_must_be_seen(call, end, *version, writes, &mut old);
-                newer.map(|write| (*version, Some(write)))
-            });
-            let first = verdicts.next().flatten();
-            if first.is_some() && verdicts.all(|verdict| verdict.is_some()) {
-                let (version, newer) = first.expect("it was just looked at");
-                let what = match newer {
-                    None => format!("version {version} of key {key} was seen, which nobody wrote"),
-                    Some(newer) => format!(
-                        "version {version} of key {key} was seen by process {} ({end:?}), {:?} \
-                         after process {} had been told that a newer one is there",
-                        call.process,
-                        Duration::from_nanos(call.begin - newer.end),
-                        newer.process,
-                    ),
-                };
-                let write = writes.get(&version).map(|write| write.record);
-                let records = [write, newer, Some(call)].into_iter().flatten().cloned();
-                let records = records.collect();
-                let claim = Claim::NothingOlder;
-                violations.push(Violation { claim, what, key: Some(key), records });
-            }
+            violations.extend(contradicted);
             tally.old_copies += usize::from(old);
         }
+    }
+
+    /// Why this call cannot have seen this version, if it cannot. Sets `old` if it is older than
+    /// one that was written before, and nobody need have known.
+    fn contradicted(
+        &self,
+        call: &Record,
+        end: End,
+        version: u64,
+        writes: &BTreeMap<u64, Write<'a>>,
+        old: &mut bool,
+    ) -> Option<Violation> {
+        let key = call.key()?;
+        let written = writes.get(&version).map(|write| write.record);
+        let (what, newer) = if written.is_none() && version != 0 {
+            (format!("version {version} of key {key} was seen, which nobody wrote"), None)
+        } else {
+            let newer = self.newer_that_must_be_seen(call, end, version, writes, old)?;
+            let what = format!(
+                "version {version} of key {key} was seen by process {} ({end:?}), {:?} after \
+                 process {} had been told that a newer one is there",
+                call.process,
+                Duration::from_nanos(call.begin - newer.end),
+                newer.process,
+            );
+            (what, Some(newer))
+        };
+        let records = [written, newer, Some(call)].into_iter().flatten().cloned().collect();
+        Some(Violation { claim: Claim::NothingOlder, what, key: Some(key), records })
     }
 
     /// A write of a newer version, if there is one that this call must know of. Sets `old` if there
@@ -246,6 +258,10 @@ impl<'a> History<'a> {
     ) -> Option<&'a Record> {
         let written = writes.get(&version);
         for newer in writes.range(version + 1..).map(|(_, write)| write) {
+            // So has every version after it.
+            if newer.since > call.begin {
+                break;
+            }
             let told = newer.record.end;
             if !newer.done || told >= call.begin {
                 continue;
@@ -381,25 +397,29 @@ impl<'a> History<'a> {
     }
 
     fn counted(&self, violations: &mut Vec<Violation>) {
+        let mut happened = HashMap::<usize, (Vec<u64>, u64)>::new();
+        for record in self.records {
+            let (ends, loads) =
+                happened.entry(record.process).or_insert_with(|| (vec![0; End::ALL.len()], 0));
+            match record.what {
+                What::Got { end, .. } => ends[end as usize] += 1,
+                What::Loaded { .. } => *loads += 1,
+                _ => {}
+            }
+        }
         for record in self.records {
             let What::Counted { ends, loads, ended } = &record.what else { continue };
-            let own = || self.records.iter().filter(|other| other.process == record.process);
-            let mut wrong = Vec::new();
-            let mut compare = |what: &str, counted: u64, happened: usize| {
-                if counted != happened as u64 {
-                    wrong.push(format!("{what} {counted}, there were {happened}"));
-                }
-            };
-            for (kind, counted) in End::ALL.iter().zip(ends) {
-                let of_kind =
-                    |other: &&Record| matches!(&other.what, What::Got { end, .. } if end == kind);
-                compare(&format!("{kind:?}"), *counted, own().filter(of_kind).count());
-            }
-            let loaded = own().filter(|other| matches!(other.what, What::Loaded { .. })).count();
-            compare("loads", *loads, loaded);
-            compare("ends of loads", *ended, loaded);
+            let (happened, loaded) = &happened[&record.process];
+            let rows = End::ALL.iter().zip(ends.iter().zip(happened));
+            let rows =
+                rows.map(|(end, (counted, happened))| (format!("{end:?}"), counted, happened));
+            let loads = [("loads", loads, loaded), ("ends of loads", ended, loaded)];
+            let loads = loads.map(|(what, counted, there)| (what.to_string(), counted, there));
+            let wrong = rows.chain(loads).filter(|(_, counted, happened)| counted != happened);
+            let wrong = wrong.map(|(what, counted, there)| format!("{counted} {what} of {there}"));
+            let wrong = wrong.collect::<Vec<_>>();
             if !wrong.is_empty() {
-                let what = format!("process {} has counted {}", record.process, wrong.join("; "));
+                let what = format!("process {} has counted {}", record.process, wrong.join(", "));
                 let (claim, records) = (Claim::Counted, vec![record.clone()]);
                 violations.push(Violation { claim, what, key: None, records });
             }
