@@ -510,7 +510,7 @@ impl Violation {
         lines.extend(&self.records);
         lines.sort_by_key(|record| record.begin);
         lines.dedup();
-        let mut text = format!("{self}\n");
+        let mut text = format!("{self}\n   milliseconds: from … until, process/thread, what\n");
         if left_out > 0 {
             text += &format!("   ({left_out} earlier records are left out)\n");
         }

@@ -195,13 +195,13 @@ fn of_two_writes_at_once_either_may_have_been_the_last() {
 
 #[test]
 fn a_put_in_vain_may_happen_late_but_not_for_ever() {
-    let newer = |begin| [invalidated(0, begin, 2), hit(0, begin + 50, 1)];
-    let late = wrote(1, 100, 250, 1, true, false);
-    good(&[&[late.clone()], &newer(700)[..]].concat());
-    bad(Claim::NothingOlder, &[&[late.clone()], &newer(751)[..]].concat());
-    let pause = trouble(200, 900, Trouble::Pause);
-    good(&[&[late.clone(), pause.clone()], &newer(1_400)[..]].concat());
-    bad(Claim::NothingOlder, &[&[late, pause], &newer(1_401)[..]].concat());
+    let late = || wrote(1, 100, 250, 1, true, false);
+    let before = |begin| vec![late(), invalidated(0, begin, 2), hit(0, begin + 50, 1)];
+    good(&before(700));
+    bad(Claim::NothingOlder, &before(751));
+    let paused = |begin| [before(begin), vec![trouble(200, 900, Trouble::Pause)]].concat();
+    good(&paused(1_400));
+    bad(Claim::NothingOlder, &paused(1_401));
 }
 
 #[test]

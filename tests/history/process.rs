@@ -174,13 +174,13 @@ fn load_one(key: u64, directory: &Path, log: &Log) -> Result<Fill<String>, &'sta
     let begin = now();
     let version = in_database(directory, |database| database.read(key));
     let millis = match fastrand::u32(0..1_000) {
-        0..3 => LOAD.as_millis() as u64,
-        3..10 => 450,
-        10..100 => fastrand::u64(20..80),
+        0..5 => LOAD.as_millis() as u64,
+        5..40 => 450,
+        40..150 => fastrand::u64(20..80),
         _ => fastrand::u64(0..5),
     };
     thread::sleep(Duration::from_millis(millis));
-    let failed = fastrand::u32(0..50) == 0;
+    let failed = fastrand::u32(0..25) == 0;
     let end = now();
     LOADING.set(LOADING.get() + (end - begin));
     let loaded = What::Loaded { key, version: (!failed).then_some(version) };
