@@ -20,8 +20,8 @@ pub(crate) struct Bounds {
     pub(crate) flight: Time,
     /// What a call may spend on the tier after its load, and a put or an invalidation in all.
     pub(crate) budget: Time,
-    /// How late a thread may be because others have the processors; and how late a server may still
-    /// execute what it was sent in time.
+    /// How late a thread may be because others have the processors, besides the time in which none
+    /// was woken; and how late a server may still execute what it was sent in time.
     pub(crate) allowance: Time,
 }
 
@@ -376,6 +376,14 @@ impl<'a> History<'a> {
     }
 
     fn in_time(&self, tally: &mut Tally, violations: &mut Vec<Violation>) {
+        let stalls = self.records.iter().filter(|record| record.what == What::Stalled);
+        let stalls = stalls.collect::<Vec<_>>();
+        // For how long nobody in its process was woken while it lasted.
+        let stalled = |record: &Record| -> Time {
+            let own = stalls.iter().filter(|stall| stall.process == record.process);
+            let overlap = own.filter(|stall| overlap(record, stall));
+            overlap.map(|stall| stall.end.min(record.end) - stall.begin.max(record.begin)).sum()
+        };
         for record in self.records {
             let time = match record.what {
                 // A load on the caller's own thread, and what it takes to store what came of it.
@@ -384,7 +392,10 @@ impl<'a> History<'a> {
                 What::Wrote { .. } => self.bounds.budget,
                 _ => continue,
             };
-            let late = (record.end - record.begin).saturating_sub(time);
+            let mut late = (record.end - record.begin).saturating_sub(time);
+            if late > 0 {
+                late = late.saturating_sub(stalled(record));
+            }
             tally.latest = tally.latest.max(Duration::from_nanos(late));
             if late > self.bounds.allowance {
                 let late = Duration::from_nanos(late);

@@ -258,6 +258,10 @@ fn whoever_calls_is_answered_in_time() {
     let late = |end| [invalidated(0, 0, 1), got(0, 100, end, End::TimedOut, Seen::Nothing)];
     good(&late(700));
     bad(Claim::InTime, &late(701));
+    // A machine that does not come to it is not the cache's fault.
+    let stalled = |process| [&late(900)[..], &[record(process, 500, 750, What::Stalled)]].concat();
+    good(&stalled(0));
+    bad(Claim::InTime, &stalled(1));
     let loading = |end| {
         let (key, patience, loading) = (KEY, ms(100), ms(50));
         let (seen, how) = (Seen::Nothing, End::Failed);

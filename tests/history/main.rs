@@ -70,6 +70,8 @@ const LONG: Form = Form {
         (Trouble::Pause, Duration::from_secs(2), Duration::from_millis(5_000)),
         (Trouble::Cut, Duration::ZERO, Duration::from_millis(2_000)),
         (Trouble::Kill, Duration::ZERO, Duration::from_millis(2_000)),
+        // Longer than a copy may live then.
+        (Trouble::Deafen, Duration::from_secs(6), Duration::from_millis(2_000)),
         // Longer than a subscription may be silent.
         (Trouble::Pause, Duration::from_secs(8), Duration::from_millis(5_000)),
     ],
@@ -246,6 +248,12 @@ fn trouble(form: &Form, server: &Server, until: Time, log: &Log) {
                 server.kill9();
                 wait(*lasts);
                 server.restart();
+            }
+            Trouble::Deafen => {
+                // Whoever listens is cut off by that.
+                server.command(&["ACL", "SETUSER", "default", "resetchannels"]).good();
+                wait(*lasts);
+                server.command(&["ACL", "SETUSER", "default", "allchannels"]).good();
             }
         }
         log.write(0, begin, now(), What::Trouble(*trouble));

@@ -111,11 +111,24 @@ impl Orders {
             for _ in 0..self.threads {
                 scope.spawn(|| self.work(&cache, &log));
             }
+            scope.spawn(|| self.watch_the_machine(&log));
         });
         assert_eq!(cache.close(Duration::from_secs(30)), 0, "a worker is busy still");
         log.write(0, now(), now(), counted(&cache));
         drop((cache, fleet));
         log.flush();
+    }
+
+    /// Writes down when threads are not woken in time.
+    fn watch_the_machine(&self, log: &Log) {
+        while now() < self.until {
+            let begin = now();
+            thread::sleep(Duration::from_millis(20));
+            let end = now();
+            if end - begin > nanos(Duration::from_millis(100)) {
+                log.write(thread_number(), begin, end, What::Stalled);
+            }
+        }
     }
 
     /// What a thread does.

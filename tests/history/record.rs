@@ -89,6 +89,8 @@ pub(crate) enum What {
     },
     /// What the fleet was told, and by when it had heard it.
     Heard(Heard),
+    /// A thread that wanted to sleep for a moment came back only now: the machine is busy.
+    Stalled,
     /// What was done to the server.
     Trouble(Trouble),
     /// What the cache has counted: the ends of calls, loads, and the ends of loads.
@@ -137,8 +139,8 @@ words! {
 }
 words! {
     /// All connections are cut; the server is stopped in its tracks for a while; it is killed, and
-    /// comes back empty.
-    Trouble: Cut Pause Kill
+    /// comes back empty; it serves as ever, but nobody may listen to what is published.
+    Trouble: Cut Pause Kill Deafen
 }
 
 impl Record {
@@ -153,7 +155,7 @@ impl Record {
             | What::Committed { key, .. }
             | What::Released { key, .. }
             | What::Put { key, .. } => Some(key),
-            What::Heard(_) | What::Trouble(_) | What::Counted { .. } => None,
+            What::Heard(_) | What::Stalled | What::Trouble(_) | What::Counted { .. } => None,
         }
     }
 
@@ -210,6 +212,7 @@ impl Record {
             "up" => What::Heard(Heard::Up),
             "down" => What::Heard(Heard::Down),
             "heard" => What::Heard(Heard::Version(words.token()?)),
+            "stalled" => What::Stalled,
             "trouble" => What::Trouble(Trouble::from_word(words.0.next()?)?),
             "counted" => {
                 let [loads, ended] = [words.number()?, words.number()?];
@@ -270,6 +273,7 @@ impl fmt::Display for What {
             What::Heard(Heard::Up) => f.write_str("up"),
             What::Heard(Heard::Down) => f.write_str("down"),
             What::Heard(Heard::Version(token)) => write!(f, "heard {token:032x}"),
+            What::Stalled => f.write_str("stalled"),
             What::Trouble(trouble) => write!(f, "trouble {trouble:?}"),
             What::Counted { ends, loads, ended } => {
                 write!(f, "counted {loads} {ended}")?;
@@ -344,6 +348,7 @@ fn what_is_written_down_can_be_read() {
         What::Heard(Heard::Up),
         What::Heard(Heard::Down),
         What::Heard(Heard::Version(token)),
+        What::Stalled,
         What::Trouble(Trouble::Kill),
         What::Counted { ends: vec![1, 2, 3], loads: 4, ended: 5 },
     ];
