@@ -401,7 +401,7 @@ impl Shared {
         let result = ask(self.tier.as_ref());
         match &result {
             Ok(_) => self.well(access),
-            Err(error) => self.trouble(access, error),
+            Err(error) => self.trouble(access, error, now),
         }
         result
     }
@@ -420,24 +420,24 @@ impl Shared {
         }
     }
 
-    fn trouble(&self, access: Access, error: &TierError) {
+    fn trouble(&self, access: Access, error: &TierError, asked: Instant) {
         let text = error.to_string();
         if let TierError::TooSlow { waited } = error
             && *waited < NO_TIME.min(self.budget / 10)
         {
             // That says more about the caller, who had no time, than about the tier.
         } else if error.is_writes_only() {
-            self.counts_against(Access::Write, &text);
+            self.counts_against(Access::Write, &text, asked);
         } else if error.is_misconfigured() {
             // Here only: whoever may not write may read, perhaps. A removal is as much as a write.
             let access = if access == Access::Read { access } else { Access::Write };
             let change = self.breaker(access).misconfigured(Instant::now(), fastrand::f64());
             self.tell_of(access, change, &text);
         } else if error.is_transport() || error.is_unserved() {
-            self.counts_against(Access::Read, &text);
+            self.counts_against(Access::Read, &text, asked);
             // Counted there as well: reads that go well in between say nothing about writes.
             if access == Access::Write {
-                self.counts_against(Access::Write, &text);
+                self.counts_against(Access::Write, &text, asked);
             }
         } else {
             // The tier is well; it is this key that is not.
@@ -448,8 +448,8 @@ impl Shared {
         troubles.last = Some(text);
     }
 
-    fn counts_against(&self, access: Access, trouble: &str) {
-        let change = self.breaker(access).trouble(Instant::now(), fastrand::f64());
+    fn counts_against(&self, access: Access, trouble: &str, asked: Instant) {
+        let change = self.breaker(access).trouble(asked, Instant::now(), fastrand::f64());
         self.tell_of(access, change, trouble);
     }
 
