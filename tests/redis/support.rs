@@ -292,31 +292,27 @@ impl Instance {
 }
 
 /// Runs a test that is ignored, in a process of its own.
-pub(super) fn alone(test: &str, server: &Server) -> Child {
+pub(super) fn alone(test: &str, server: &Server, client: Client) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", test]);
-    command.env(SERVER, server.port().to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.env(PORT, server.port().to_string()).env(CLIENT, format!("{client:?}"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 
-/// The server of a test in a process of its own.
-const SERVER: &str = "ONEFILL_TEST_PORT";
+const PORT: &str = "ONEFILL_TEST_PORT";
+const CLIENT: &str = "ONEFILL_TEST_CLIENT";
 
-/// Of a test in a process of its own: where its server is.
-pub(super) fn told(client: Client) -> Address {
-    let port = std::env::var(SERVER).expect("run by another test").parse().unwrap();
-    Address::tcp("127.0.0.1", port).client(client)
-}
-
-/// The name of a client, as the modules of its tests have it.
-pub(super) fn module(client: Client) -> &'static str {
-    match client {
+/// Where the server is of a test in a process of its own.
+pub(super) fn told() -> Address {
+    let told = |name| std::env::var(name).expect("this is run by another test");
+    let (port, name) = (told(PORT).parse().unwrap(), told(CLIENT));
+    let clients = [
         #[cfg(feature = "redis")]
-        Client::Redis => "on_redis",
+        Client::Redis,
         #[cfg(feature = "r2d2_redis")]
-        Client::R2d2Redis => "on_r2d2_redis",
-        #[allow(unreachable_patterns, reason = "there may be others some day")]
-        _ => unreachable!("no such client in this build"),
-    }
+        Client::R2d2Redis,
+    ];
+    let client = clients.into_iter().find(|client| format!("{client:?}") == name).unwrap();
+    Address::tcp("127.0.0.1", port).client(client)
 }
