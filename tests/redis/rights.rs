@@ -6,6 +6,8 @@ with_each_client! {
     a_missing_password_is_said
     the_rights_in_the_manual_are_enough
     without_the_right_to_the_channel_values_are_shared_all_the_same
+    whoever_may_not_touch_our_keys_is_told_so
+    whoever_may_not_write_is_told_so_and_loads_alone
 }
 
 fn a_missing_password_is_said(client: Client) {
@@ -77,5 +79,43 @@ fn without_the_right_to_the_channel_values_are_shared_all_the_same(client: Clien
     eventually("the ear says why it is deaf", || {
         one.fleet.health().report.deaf.is_some_and(|deaf| deaf.contains("NOPERM"))
     });
+    tidy(&server);
+}
+
+fn whoever_may_not_touch_our_keys_is_told_so(client: Client) {
+    let user = "user app on >secret resetchannels ~other:* &* +@all";
+    let server = Server::builder().user(user).start();
+    let address = || address(&server, client).credentials("app", "secret");
+    let one = Instance::counting(patient(address()), |cache| cache);
+    for id in 0..10 {
+        assert_eq!(one.got(id).1, Source::Alone);
+    }
+    let health = one.fleet.health();
+    assert!(health.misconfigured && health.reads_open, "{health:?}");
+    assert!(health.troubles.refused(Refusal::Denied) >= 1, "{health:?}");
+    assert!(health.last_trouble.unwrap().contains("NOPERM"));
+    assert!(one.cache.invalidate(&1).is_err());
+    assert_eq!(server.keys(), [""; 0]);
+    // Elsewhere it may.
+    let two = Instance::counting(patient(address()).namespace("other"), |cache| cache);
+    assert_eq!(two.got(1).1, Source::Loaded);
+    assert_eq!(two.fleet.health().last_trouble, None);
+    tidy(&server);
+}
+
+fn whoever_may_not_write_is_told_so_and_loads_alone(client: Client) {
+    let user = "user app on >secret resetchannels %R~onefill:* &onefill:* +@all";
+    let server = Server::builder().user(user).user("user boss on >secret ~* &* +@all").start();
+    let [one, two] = ["app", "boss"].map(|user| {
+        let address = address(&server, client).credentials(user, "secret");
+        Instance::counting(patient(address), |cache| cache)
+    });
+    two.value(7);
+    // It may not even ask for the epoch: who has none yet would write one.
+    assert_eq!([7, 8].map(|id| one.got(id).1), [Source::Alone; 2]);
+    let health = one.fleet.health();
+    assert!(health.misconfigured && health.troubles.refused(Refusal::Denied) >= 1, "{health:?}");
+    assert!(one.cache.invalidate(&7).is_err());
+    assert_eq!(stored(&server, 7).unwrap(), "7: 1");
     tidy(&server);
 }
