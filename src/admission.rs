@@ -17,6 +17,8 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::deadline::Deadline;
 use crate::sync::{Arc, Condvar, Mutex, local};
 
@@ -104,12 +106,14 @@ struct Held {
 local! {
     /// The permits this thread holds, one of each admission at most. Without a destructor, so that
     /// a load in the destructor of another variable of the thread finds it; while empty it owns
-    /// nothing.
-    static HELD: RefCell<ManuallyDrop<Vec<Held>>> = RefCell::new(ManuallyDrop::new(Vec::new()));
+    /// nothing, and one permit, which is the rule, needs no memory of its own.
+    static HELD: RefCell<ManuallyDrop<Holds>> = RefCell::new(ManuallyDrop::new(Holds::new_const()));
 }
 
+type Holds = SmallVec<[Held; 1]>;
+
 /// Looks into what this thread holds. Nobody else's code runs meanwhile, so it is never borrowed.
-fn held_here<R>(look: impl FnOnce(&mut Vec<Held>) -> R) -> R {
+fn held_here<R>(look: impl FnOnce(&mut Holds) -> R) -> R {
     HELD.with(|all| look(&mut all.borrow_mut()))
 }
 
@@ -278,7 +282,7 @@ impl Drop for Permit<'_> {
             }
             let last = all.swap_remove(at);
             if all.is_empty() {
-                *all = Vec::new();
+                *all = Holds::new_const();
             }
             Some(last)
         });

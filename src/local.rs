@@ -6,6 +6,7 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldhash::quality::RandomState as KeyHasher;
 use quick_cache::sync::{Cache, EntryAction};
@@ -64,6 +65,9 @@ pub(crate) enum Capacity<K, V> {
 pub(crate) struct Local<K, V> {
     values: Cache<K, Entry<V>, ByWeight, KeyHasher, PutAside>,
     absences: Cache<K, Stamp, ByWeight, KeyHasher, PutAside>,
+    /// Whether an absence was ever remembered: most tables have none, and need not look for any.
+    /// Set before the first is stored, so whoever was told of that sees it.
+    any_absences: AtomicBool,
     /// Keys whose values are not to be stored, and until when that is remembered.
     alone: Cache<K, Moment, ByWeight, KeyHasher, PutAside>,
     weigher: Option<Weigher<K, V>>,
@@ -122,7 +126,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
         // As the map reckons it.
         let heaviest = (values.shard_capacity() as f64 * PROTECTED) as u64;
         let heaviest = heaviest.clamp(weight.min(1), values.shard_capacity());
-        Local { values, absences, alone, weigher, heaviest }
+        let any_absences = AtomicBool::new(false);
+        Local { values, absences, any_absences, alone, weigher, heaviest }
     }
 
     /// What is remembered of `key`, however old.
@@ -131,7 +136,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
         if let Some(entry) = self.values.get(key) {
             return Some(Kept { found: Some(entry.value), stamp: entry.stamp });
         }
-        self.absences.get(key).map(|stamp| Kept { found: None, stamp })
+        let absence = if self.any_absences() { self.absences.get(key) } else { None };
+        absence.map(|stamp| Kept { found: None, stamp })
     }
 
     /// Remembers `kept` in place of whatever was remembered of `key`.
@@ -143,7 +149,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
             Some(value) => {
                 let weight = weight.max(1);
                 let entry = Entry { value, stamp: Stamp { weight, ..kept.stamp } };
-                displaced._absences.first = self.absences.remove(key);
+                displaced._absences.first = self.remove_absence(key);
                 displaced.refused = u64::from(weight) > self.heaviest;
                 // What is refused is displaced itself, along with what it was to replace.
                 let displaced = &mut displaced._values;
@@ -151,6 +157,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
             }
             None => {
                 displaced._values.first = self.values.remove(key);
+                self.any_absences.store(true, Ordering::Release);
                 let displaced = &mut displaced._absences;
                 self.absences.insert_with_lifecycle(key.clone(), kept.stamp, displaced);
             }
@@ -189,8 +196,17 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     pub(crate) fn remove(&self, key: &K) -> Displaced<K, V> {
         let mut displaced = Displaced::default();
         displaced._values.first = self.values.remove(key);
-        displaced._absences.first = self.absences.remove(key);
+        displaced._absences.first = self.remove_absence(key);
         displaced
+    }
+
+    fn remove_absence(&self, key: &K) -> Option<(K, Stamp)> {
+        if self.any_absences() { self.absences.remove(key) } else { None }
+    }
+
+    #[inline]
+    fn any_absences(&self) -> bool {
+        self.any_absences.load(Ordering::Acquire)
     }
 
     /// Forgets everything.

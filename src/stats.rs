@@ -335,6 +335,9 @@ pub struct Gauges {
     pub weight: u64,
     /// Keys being loaded.
     pub flights: usize,
+    /// For how long the one of them that began first has been loaded; zero if there is none. A
+    /// source that hangs shows here before anything else does.
+    pub oldest_flight: Duration,
     /// Callers waiting for another caller's load.
     pub waiting: usize,
     /// Loaders running.
@@ -424,7 +427,11 @@ impl fmt::Display for Stats {
             f,
             "; now {} values, {} absences, {} flights, {} waiting, {} loading",
             now.values, now.absences, now.flights, now.waiting, now.loading
-        )
+        )?;
+        if now.flights > 0 {
+            write!(f, ", oldest flight {:?}", now.oldest_flight)?;
+        }
+        Ok(())
     }
 }
 

@@ -65,6 +65,8 @@ mod publishing {
         for (name, value) in stats.gauges.list() {
             gauge!("onefill_now", "cache" => cache.to_string(), "what" => name).set(value as f64);
         }
+        gauge!("onefill_oldest_flight_seconds", "cache" => cache.to_string())
+            .set(stats.gauges.oldest_flight.as_secs_f64());
         quantiles("onefill_load_seconds", cache, &stats.load_times);
         quantiles("onefill_call_seconds", cache, &stats.call_times);
     }

@@ -11,6 +11,8 @@
 //! Without cargo's own `--bench` (under `cargo test --benches`) there is one round of each, to see
 //! that it runs.
 
+#![allow(dead_code, reason = "each benchmark uses a part of it")]
+
 use std::array;
 use std::sync::{Barrier, Mutex, OnceLock};
 use std::thread;

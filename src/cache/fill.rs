@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::deadline::Deadline;
+use crate::fleet::Token;
 
 /// What a loader is told about the load it is asked for.
 ///
@@ -30,6 +31,7 @@ pub struct Load<'l, K, V> {
     pub(crate) key: &'l K,
     pub(crate) deadline: Deadline,
     pub(crate) previous: Option<&'l V>,
+    pub(crate) token: Option<Token>,
 }
 
 impl<K, V> Load<'_, K, V> {
@@ -49,6 +51,13 @@ impl<K, V> Load<'_, K, V> {
     /// needs to say that nothing changed ([`Fill::unchanged`]).
     pub fn previous(&self) -> Option<&V> {
         self.previous
+    }
+
+    /// The token of the lease that this load holds in its fleet; `None` on no fleet, or if it goes
+    /// on without a lease. It is the version of what is stored, and no two loads have the same: a
+    /// database that notes it beside what it hands out can tell a late load from a later one.
+    pub fn token(&self) -> Option<Token> {
+        self.token
     }
 }
 

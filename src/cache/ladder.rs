@@ -79,8 +79,9 @@ where
         now: Moment,
         mut count: Count<'_>,
     ) -> Result<Answer<V>, E> {
-        count.started = Some(Instant::now());
-        let result = self.climb(key, terms, loader, kept, now);
+        let started = Instant::now();
+        count.started = Some(started);
+        let result = self.climb(key, terms, loader, kept, now, started);
         count.end = end(&result);
         result
     }
@@ -92,6 +93,7 @@ where
         mut loader: Loader<'_, K, V, E>,
         kept: Option<Kept<V>>,
         now: Moment,
+        started: Instant,
     ) -> Result<Answer<V>, E> {
         if self.is_closed() {
             return Err(Error::Closed);
@@ -125,7 +127,7 @@ where
             return Err(Error::NoLoader);
         }
         // A load. If nothing comes of it, what there is may do.
-        let error = match self.fill(key, terms, &mut loader, kept.as_ref()) {
+        let error = match self.fill(key, terms, &mut loader, kept.as_ref(), started) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -229,12 +231,16 @@ where
         terms: Terms,
         loader: &mut Loader<'_, K, V, E>,
         previous: Option<&Kept<V>>,
+        started: Instant,
     ) -> Result<Answer<V>, E> {
         let deadline = terms.deadline;
         // Of what was heard before the call began, a load that it joins must know.
         let began = self.remote.as_ref().map(|remote| remote.shared().mark(&remote.key(key)));
         let mut source = Source::Followed;
-        let mut join = self.join(key, deadline)?;
+        let mut join = {
+            let _lent = admission::lend();
+            self.group.join_now(key, deadline, started)?
+        };
         loop {
             let lead = match join {
                 Join::Landed(filled) => match self.landed(filled, source, terms, began)? {

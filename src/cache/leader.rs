@@ -9,7 +9,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, TierError};
 use crate::fleet::{Epoch, Heard, Held, Key, Mark, Reaction, Token};
 use crate::flight::Lead;
-use crate::freshness::{Lifetime, Phase, Span};
+use crate::freshness::{Lifetime, Moment, Phase, Span};
 use crate::local::{Kept, Stamp};
 use crate::stats::{Counters, Event};
 
@@ -75,6 +75,10 @@ where
         if lane == Lane::Background && room.is_closed() {
             return Err(Error::Closed);
         }
+        let token = match &storage {
+            Storage::Leased { token, .. } => Some(*token),
+            _ => None,
+        };
         let mut attempt = Attempt { counters: &room.counters, end: Event::LoadPanicked };
         // What is to be stored, between the loader's end and the store.
         let fresh = Cell::new(None);
@@ -85,16 +89,17 @@ where
                 let mut back_off = BackOff { room, key, previous };
                 let previous = previous.and_then(|kept| kept.found.as_ref());
                 let started = room.clock.exact();
-                let load = Load { key, deadline, previous };
+                let load = Load { key, deadline, previous, token };
                 let fill = match loader {
                     Loader::Declared(loader) => loader(&load),
                     Loader::Borrowed(loader) => loader(&load),
                     Loader::None => unreachable!("without a loader no call leads"),
                 };
-                let took = room.clock.exact().since(started);
-                room.counters.load_took(took);
+                let ended = room.clock.exact();
+                let loaded = Loaded { ended, took: ended.since(started) };
+                room.counters.load_took(loaded.took);
                 drop(permit);
-                let (filled, keep) = room.store_in_fleet(key, fill, previous, took, storage)?;
+                let (filled, keep) = room.store_in_fleet(key, fill, previous, loaded, storage)?;
                 if let (Filled::With(kept), true) = (&filled, keep) {
                     // Weighed and cloned here, because the store is done under a lock.
                     let weight = kept.found.as_ref().map_or(1, |v| room.local.weigh(key, v));
@@ -394,7 +399,7 @@ where
         key: &K,
         fill: std::result::Result<Fill<V>, E>,
         previous: Option<&V>,
-        took: Duration,
+        loaded: Loaded,
         storage: Storage<'_, K, V>,
     ) -> std::result::Result<(Filled<V>, bool), E> {
         let (fill, storage) = match (fill, storage) {
@@ -412,7 +417,7 @@ where
             Storage::Alone { at, at_most } => (*at_most, at.mark),
             Storage::Leased { remote, at, .. } => (remote.at_most(), at.mark),
         };
-        let filled = self.filled(fill, previous, took, at_most, mark);
+        let filled = self.filled(fill, previous, loaded, at_most, mark);
         if alone && matches!(filled, Some((_, None))) {
             self.local.go_alone(key, self.clock.exact().plus(BRIEFLY));
         }
@@ -450,7 +455,7 @@ where
         &self,
         fill: Fill<V>,
         previous: Option<&V>,
-        took: Duration,
+        loaded: Loaded,
         at_most: Duration,
         mark: Mark,
     ) -> Option<(Kept<V>, Option<Lifetime>)> {
@@ -466,8 +471,8 @@ where
         });
         let lifetime = policy.lifetime(ttl, fastrand::u64(..));
         let lives = lifetime.unwrap_or(Lifetime::new(Duration::ZERO, Duration::ZERO));
-        let span = Span::loaded(self.clock.exact(), lives, at_most);
-        let stamp = self.stamp(span, found.is_some(), took, mark);
+        let span = Span::loaded(loaded.ended, lives, at_most);
+        let stamp = self.stamp(span, found.is_some(), loaded.took, mark);
         Some((Kept { found, stamp }, lifetime.filter(|_| fill.store)))
     }
 
@@ -479,6 +484,13 @@ where
         let cost = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
         Stamp { span, refresh_from, cost, weight: 1, mark }
     }
+}
+
+/// When a load ended, and how long it took.
+#[derive(Clone, Copy)]
+pub(super) struct Loaded {
+    pub(super) ended: Moment,
+    pub(super) took: Duration,
 }
 
 /// What a call may still spend on the shared tier.

@@ -35,6 +35,7 @@ use crate::stats::{Counters, Gauges, Stats};
 use crate::workers::{LINGER, Workers};
 
 use self::ladder::{Loader, Terms};
+use self::leader::Loaded;
 use self::remote::Remote;
 
 /// A read-through cache for one kind of thing: a key that is not there is loaded, once, however
@@ -342,7 +343,8 @@ where
         };
         let shared = room.remote.as_ref().map(Remote::shared);
         let writing = shared.zip(fleet_key.as_ref()).map(|(shared, key)| shared.write(key));
-        let filled = room.filled(fill, None, Duration::ZERO, at_most, mark);
+        let loaded = Loaded { ended: room.clock.exact(), took: Duration::ZERO };
+        let filled = room.filled(fill, None, loaded, at_most, mark);
         // The shared tier first: a process that reads it after this must not find the old value.
         let told = match (&room.remote, &fleet_key, &filled) {
             (Some(remote), Some(fleet_key), Some((kept, Some(lifetime)))) => {
@@ -460,6 +462,7 @@ where
                 absences,
                 weight: room.local.weight(),
                 flights: room.group.len(),
+                oldest_flight: room.group.oldest().unwrap_or_default(),
                 waiting: room.group.waiting(),
                 loading: lanes.iter().map(|lane| lane.running).sum(),
                 not_admitted: lanes.iter().map(|lane| lane.waiting).sum(),
@@ -472,7 +475,7 @@ where
 
     /// Hands what [`stats`](Cache::stats) says to the installed `metrics` recorder: the counters
     /// `onefill_calls_total` (by `end`) and `onefill_events_total` (by `event`), the gauges
-    /// `onefill_now` (by `what`), `onefill_load_seconds` and `onefill_call_seconds` (by `quantile`),
+    /// `onefill_now` (by `what`), `onefill_oldest_flight_seconds`, `onefill_load_seconds` and `onefill_call_seconds` (by `quantile`),
     /// all by `cache`. To be called every few seconds, or when somebody comes to scrape.
     ///
     /// ```

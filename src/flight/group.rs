@@ -366,7 +366,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         key: &K,
         deadline: impl Into<Deadline>,
     ) -> Result<Join<'_, K, V, E>, Error<E>> {
-        self.join_by(key, deadline.into())
+        self.join_by(key, deadline.into(), None)
     }
 
     /// Forgets the flight of `key`, if there is one: the next caller leads a new flight. Returns
@@ -397,17 +397,24 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         deadline: Deadline,
         loader: impl FnOnce() -> Result<V, E>,
     ) -> Result<V, Error<E>> {
-        match self.join_by(key, deadline)? {
+        match self.join_by(key, deadline, None)? {
             Join::Landed(value) => Ok(value),
             Join::Lead(lead) => lead.run(loader),
         }
     }
 
-    fn join_by(&self, key: &K, deadline: Deadline) -> Result<Join<'_, K, V, E>, Error<E>> {
+    /// [`join`](Group::join), by a caller that has read the clock `now`, or has not.
+    pub(super) fn join_by(
+        &self,
+        key: &K,
+        deadline: Deadline,
+        mut now: Option<Instant>,
+    ) -> Result<Join<'_, K, V, E>, Error<E>> {
         let hash = self.registry.hash(key);
-        let mut started = None;
+        let mut started = now.filter(|_| deadline.instant().is_some());
         loop {
-            match self.registry.board(hash, key, self.settings.max_flight_age) {
+            // A flight that is boarded after a wait is as young as any.
+            match self.registry.board(hash, key, self.settings.max_flight_age, now.take()) {
                 Role::Lead(flight) => return Ok(Join::Lead(Lead::new(self, hash, flight))),
                 Role::Follow(flight) => {
                     // Once, so that a caller that asks anew is told all of its waiting.

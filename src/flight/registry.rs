@@ -57,12 +57,18 @@ impl<K, V, E> Registry<K, V, E> {
     }
 
     /// The flight boarded under `key`, or a new one that the caller leads. A flight older than
-    /// `max_age` counts as none: a new one takes its place.
-    pub(super) fn board(&self, hash: u64, key: &K, max_age: Option<Duration>) -> Role<V, E>
+    /// `max_age` counts as none: a new one takes its place. `now` is the time, if it is known.
+    pub(super) fn board(
+        &self,
+        hash: u64,
+        key: &K,
+        max_age: Option<Duration>,
+        now: Option<Instant>,
+    ) -> Role<V, E>
     where
         K: Eq + Clone,
     {
-        let new = || Handle::new(Flight::new(max_age.map(|_| Instant::now())));
+        let new = || Handle::new(Flight::new(now.or_else(|| max_age.map(|_| Instant::now()))));
         // Looked and boarded under one lock (seeded bug: `look_then_board`).
         let mut shard = self.shard(hash);
         match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
@@ -137,6 +143,13 @@ impl<K, V, E> Registry<K, V, E> {
         K: Eq,
     {
         self.shard(hash).find(hash, |boarded| boarded.key == *key).is_some()
+    }
+
+    /// When the oldest flight was boarded, of those that were boarded by a caller with a clock.
+    #[cfg(feature = "cache")]
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let boarded = |boarded: &Boarded<K, V, E>| boarded.flight.boarded;
+        self.shards.iter().filter_map(|shard| shard.lock().iter().filter_map(boarded).min()).min()
     }
 
     /// Takes out every flight.

@@ -2,11 +2,11 @@
 //! one step with what the registry does.
 
 use std::hash::Hash;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::sync::Handle;
+use crate::sync::{Handle, age};
 
 use super::Flight;
 use super::group::{Group, Join};
@@ -15,10 +15,20 @@ use super::registry::Role;
 use super::waits::{self, ThreadNo};
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
+    /// [`join`](Group::join), by a caller that has just read the clock.
+    pub(crate) fn join_now(
+        &self,
+        key: &K,
+        deadline: Deadline,
+        now: Instant,
+    ) -> Result<Join<'_, K, V, E>, Error<E>> {
+        self.join_by(key, deadline, Some(now))
+    }
+
     /// Makes the caller lead, if nobody does.
     pub(crate) fn try_lead(&self, key: &K) -> Option<Lead<'_, K, V, E>> {
         let hash = self.registry.hash(key);
-        match self.registry.board(hash, key, self.settings.max_flight_age) {
+        match self.registry.board(hash, key, self.settings.max_flight_age, Some(Instant::now())) {
             Role::Lead(flight) => Some(Lead::new(self, hash, flight)),
             Role::Follow(_) => None,
         }
@@ -46,6 +56,11 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
 }
 
 impl<K, V, E> Group<K, V, E> {
+    /// How long ago the oldest flight was boarded that is still in the air.
+    pub(crate) fn oldest(&self) -> Option<Duration> {
+        self.registry.oldest().map(age)
+    }
+
     /// Forgets every flight.
     pub(crate) fn forget_all(&self) {
         self.registry.forget_all();

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
+use std::time::Instant;
 
 use onefill::{Cache, Clock, Source, Stats};
 
@@ -274,5 +275,46 @@ fn gauges_tell_who_waits_for_what() {
         });
         wait_for_quiet(&cache);
         assert_eq!(cache.stats().gauges.values, 3);
+    });
+}
+
+/// A load that hangs takes nothing with it but its own callers, who leave at their deadlines; and
+/// while it hangs there is a gauge that says so.
+#[test]
+fn a_load_that_hangs_shows_while_it_hangs() {
+    watched(|| {
+        const HANGS: u64 = 0;
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let loader = move |load: &Load<'_>| {
+            if *load.key() == HANGS {
+                held.pass();
+            }
+            Ok(*load.key())
+        };
+        let cache = plain().loader(loader).build().unwrap();
+        let began = Instant::now();
+        thread::scope(|s| {
+            let leader = s.spawn(|| cache.get(&HANGS));
+            gate.wait_for(1);
+            let followers: Vec<_> = (0..49)
+                .map(|_| s.spawn(|| (Instant::now(), cache.with().timeout(ms(200)).get(&HANGS))))
+                .collect();
+            for key in 1..=50 {
+                assert_got(cache.get(&key), key, Source::Loaded);
+            }
+            for follower in followers {
+                let (asked, result) = follower.join().unwrap();
+                assert!(matches!(result, Err(onefill::Error::TimedOut { .. })), "{result:?}");
+                assert!(asked.elapsed() >= ms(200));
+            }
+            let now = cache.stats().gauges;
+            assert_eq!(now.flights, 1);
+            assert!(now.oldest_flight >= ms(200) && now.oldest_flight <= began.elapsed());
+            gate.open();
+            assert_got(leader.join().unwrap(), HANGS, Source::Loaded);
+        });
+        assert_idle(&cache);
+        assert_eq!(cache.stats().gauges.oldest_flight, ms(0));
     });
 }

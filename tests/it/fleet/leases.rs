@@ -481,3 +481,28 @@ fn the_end_of_a_lease_is_told_by_the_tiers_clock_alone() {
         }
     });
 }
+
+/// A loader is told the token of its lease, for a database that wants to tell a late load from a
+/// later one; and that it has none, where there is none.
+#[test]
+fn a_loader_is_told_the_token_of_its_lease() {
+    within(|| {
+        let memory = Memory::new();
+        let (told, tokens) = crossbeam_channel::unbounded();
+        let peer = memory.peer();
+        let loader = move |load: &Asked<'_>| {
+            told.send((load.token(), peer.lease(&key(*load.key())))).unwrap();
+            Ok(Fill::from("tea".to_string()))
+        };
+        let one = instance(&memory, loader);
+        for id in [7, 8] {
+            assert_eq!(one.value(id), "tea");
+            let (token, lease) = tokens.recv().unwrap();
+            assert!(token.is_some());
+            assert_eq!(token, lease.map(|(holder, _)| holder));
+        }
+        one.link.down();
+        assert_eq!(one.value(9), "tea");
+        assert_eq!(tokens.recv().unwrap().0, None);
+    });
+}
