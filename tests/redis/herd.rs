@@ -331,7 +331,10 @@ fn a_server_that_comes_back_empty_in_the_middle_of_a_load_costs_nobody_the_value
         let stage = Stage::new();
         let load = stage.loader();
         let load = move |key| if key == 7 { load(key) } else { Ok(format!("page {key}").into()) };
-        let one = Instance::with(&server, client, load).hearing();
+        // Short, as there is nobody for a while.
+        let fleet = patient(address(&server, client)).pool_wait(secs(1));
+        let one = Instance::over(fleet, |cache| cache.loader(move |asked| load(*asked.key())));
+        let one = one.hearing();
         thread::scope(|s| {
             let callers: Vec<_> = (0..4).map(|_| s.spawn(|| one.value(7))).collect();
             stage.begun();

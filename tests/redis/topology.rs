@@ -148,7 +148,7 @@ fn a_socket_in_the_file_system_is_as_good_as_a_port(client: Client) {
     let server = Server::builder().password("sesame").start();
     let path = server.socket();
     let address = Address::unix(&path).password("sesame").client(client);
-    let one = Instance::counting(patient(address), |cache| cache).hearing();
+    let one = Instance::counting(patient(address).pool_wait(secs(1)), |cache| cache).hearing();
     let url = format!("unix://{}?password=sesame", path.display());
     let two = Instance::at(&url, client, |_| Err("no")).hearing();
     assert_eq!(one.got(7).1, Source::Loaded);

@@ -50,55 +50,59 @@ fn spoilt() -> Vec<(&'static str, Fault)> {
 fn trouble_at_any_step_costs_nobody_the_value_and_no_second_load(client: Client) {
     let server = Server::start();
     teach(&server, client);
-    let proxy = Proxy::new(server.address());
-    let io = ms(150);
-    let mut id = 0;
-    for step in ["epoch", "PTTL", "GET", "acquire", "commit"] {
-        for (what, fault) in spoilt() {
-            let what = format!("the answer to {step} is {what}");
-            id += 1;
-            let fleet = patient(through(&proxy, client)).io_timeout(io);
-            let one = Instance::counting(fleet, |cache| cache).hearing();
-            let two = Instance::new(&server, client);
-            match step {
-                "PTTL" | "GET" => proxy.once(named(step), fault.clone()),
-                _ => proxy.once(script(step), fault.clone()),
-            }
-            let start = Barrier::new(8);
-            thread::scope(|s| {
-                for _ in 0..8 {
-                    s.spawn(|| {
-                        start.wait();
-                        assert_eq!(one.value(id), format!("{id}: 1"), "{what}");
-                    });
-                }
-            });
-            assert_eq!(one.loads(), 1, "{what}");
-            let (stats, health) = (one.cache.stats(), one.fleet.health());
-            assert_eq!((stats.gauges.absences, stats.failed), (0, 0), "{what}");
-            let troubles = health.troubles;
-            let count = troubles.unreachable + troubles.too_slow + troubles.garbled;
-            assert!(count <= 2, "{what}: {troubles:?}");
-            assert_eq!(stats.degraded + stats.fleet_writes_failed, count.min(1), "{what}");
-            assert!(!health.reads_open && !health.writes_open, "{what}");
-            // What was lost is asked for again; and a text may have been stored since it was asked
-            // how long it stays.
-            let harmless = matches!(fault, Fault::Unsent | Fault::Cut(_));
-            let text = step == "GET" && fault == Fault::Replace(b"+OK\r\n".to_vec());
-            assert!(count > 0 || harmless || text, "{what}");
-            if count == 0 {
-                assert_eq!(stored(&server, id).unwrap(), format!("{id}: 1"), "{what}");
-            }
-            assert_eq!(holder(&server, id), None, "{what}");
-            proxy.heal();
-            // Either there, or loaded anew, but no wait for anybody.
-            assert!(two.got(id).0.starts_with(&format!("{id}: ")), "{what}");
-            let next = 10_000 + id;
-            assert_eq!(one.got(next).1, Source::Loaded, "{what}");
-            one.idle();
+    thread::scope(|s| {
+        for (nth, step) in (1..).zip(["epoch", "PTTL", "GET", "acquire", "commit"]) {
+            let server = &server;
+            s.spawn(move || trouble_at(step, nth * 100, server, client));
         }
-    }
+    });
     tidy(&server);
+}
+
+fn trouble_at(step: &'static str, first: u64, server: &Server, client: Client) {
+    let proxy = Proxy::new(server.address());
+    for (id, (what, fault)) in (first..).zip(spoilt()) {
+        let what = format!("the answer to {step} is {what}");
+        let fleet = patient(through(&proxy, client)).io_timeout(ms(500));
+        let one = Instance::counting(fleet, |cache| cache).hearing();
+        let two = Instance::new(server, client);
+        match step {
+            "PTTL" | "GET" => proxy.once(named(step), fault.clone()),
+            _ => proxy.once(script(step), fault.clone()),
+        }
+        let start = Barrier::new(8);
+        thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| {
+                    start.wait();
+                    assert_eq!(one.value(id), format!("{id}: 1"), "{what}");
+                });
+            }
+        });
+        assert_eq!(one.loads(), 1, "{what}");
+        let (stats, health) = (one.cache.stats(), one.fleet.health());
+        assert_eq!((stats.gauges.absences, stats.failed), (0, 0), "{what}");
+        let troubles = health.troubles;
+        let count = troubles.unreachable + troubles.too_slow + troubles.garbled;
+        assert!(count <= 2, "{what}: {troubles:?}");
+        assert_eq!(stats.degraded + stats.fleet_writes_failed, count.min(1), "{what}");
+        assert!(!health.reads_open && !health.writes_open, "{what}");
+        // What was lost is asked for again; and a text may have been stored since it was asked
+        // how long it stays.
+        let harmless = matches!(fault, Fault::Unsent | Fault::Cut(_));
+        let text = step == "GET" && fault == Fault::Replace(b"+OK\r\n".to_vec());
+        assert!(count > 0 || harmless || text, "{what}");
+        if count == 0 {
+            assert_eq!(stored(server, id).unwrap(), format!("{id}: 1"), "{what}");
+        }
+        assert_eq!(holder(server, id), None, "{what}");
+        proxy.heal();
+        // Either there, or loaded anew, but no wait for anybody.
+        assert!(two.got(id).0.starts_with(&format!("{id}: ")), "{what}");
+        let next = 10_000 + id;
+        assert_eq!(one.got(next).1, Source::Loaded, "{what}");
+        one.idle();
+    }
 }
 
 fn answers_that_were_lost_are_asked_for_again_and_nothing_is_done_twice(client: Client) {
