@@ -520,6 +520,11 @@ impl Shared {
         self.ear.begin_epoch(table, epoch);
     }
 
+    /// The tier has begun this epoch.
+    pub(crate) fn epoch_begun(&self, table: Fingerprint, epoch: Epoch) {
+        self.ear.epoch_begun(table, epoch);
+    }
+
     /// Stands in line for what is heard of `key`. To be done before the lease is asked for, or the
     /// notice may come in between.
     pub(crate) fn wait_for(&self, key: &Key) -> Waiting<'_> {
@@ -609,6 +614,17 @@ impl Ear {
         epochs.heard += 1;
     }
 
+    /// The tier has begun this epoch, some time ago: if it is not the one that is known it may be
+    /// newer than that, or older. Only the tier can say, and it is asked when next somebody has to
+    /// know.
+    fn epoch_begun(&self, table: Fingerprint, epoch: Epoch) {
+        let mut epochs = self.epochs.lock();
+        if epochs.known.get(&table).is_none_or(|(known, _)| *known != epoch) {
+            epochs.known.remove(&table);
+            epochs.heard += 1;
+        }
+    }
+
     /// Anything may have changed.
     fn change_all(&self) {
         for changes in &self.changes {
@@ -676,7 +692,7 @@ impl Listener for Ear {
                 self.tell(*key, &Heard::Changed);
             }
             News::InvalidatedAll { table, epoch } => {
-                self.begin_epoch(*table, *epoch);
+                self.epoch_begun(*table, *epoch);
                 if !ours {
                     self.change_all();
                 }

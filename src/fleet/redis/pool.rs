@@ -154,7 +154,14 @@ impl Pool {
                         self.shared.outlive(slot.generation);
                     }
                     let read = read(replies);
-                    slot.poisoned = matches!(read, Err(TierError::Garbled(_)));
+                    slot.poisoned = match &read {
+                        Err(TierError::Garbled(_)) => true,
+                        // The last that a server says over a connection.
+                        Err(TierError::Refused { class: Refusal::Other, text }) => {
+                            text.starts_with("ERR Protocol error")
+                        }
+                        _ => false,
+                    };
                     return read;
                 }
                 Err(error) => return Err(error),
@@ -494,6 +501,27 @@ mod tests {
         let value = vec![0; RETRY_LIMIT + 1];
         pool.call(&[&[b"SET", b"key", &value]], soon()).unwrap_err();
         assert_eq!(stub.accepted(), 1);
+    }
+
+    #[test]
+    fn after_a_command_that_the_server_could_not_read_its_connection_is_not_used_again() {
+        let stub = Stub::new(|nth, mut caller| {
+            caller.hear();
+            let answers: [&[u8]; 2] = [b"-ERR Protocol error: invalid bulk length\r\n", b":1\r\n"];
+            caller.say(answers[nth]);
+            caller.hear();
+        });
+        let pool = pool(&stub, patient());
+        let answered = pool.call_with(&[GET], soon(), |replies| match &replies[..] {
+            [Reply::Int(number)] => Ok(*number),
+            [Reply::Error { code, text }] => Err(crate::fleet::redis::refusal::refused(code, text)),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(answered.unwrap_err().refusal(), Some(Refusal::Other));
+        // Too large to be sent twice.
+        let value = vec![0; RETRY_LIMIT + 1];
+        assert_eq!(pool.call(&[&[b"SET", b"key", &value]], soon()), Ok(vec![Reply::Int(1)]));
+        assert_eq!(stub.accepted(), 2);
     }
 
     #[test]
