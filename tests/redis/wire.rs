@@ -340,7 +340,7 @@ fn a_storm_of_faults_harms_no_answer_and_leaves_nothing_behind(client: Client) {
                 0 => drop(proxy.cut()),
                 1 => drop(server.client_kill_all()),
                 2 => server.script_flush(),
-                3 => proxy.inject(b":1\r\n"),
+                3 => proxy.inject(b"+SPURIOUS\r\n"),
                 4 => proxy.set(Mode::BlackHole),
                 5 => proxy.set(Mode::HangUp),
                 6 => proxy.set(Mode::Drip { bytes: 3, every: ms(5) }),
