@@ -30,7 +30,7 @@ pub(crate) struct Across {
     pub(crate) keys: NonZeroUsize,
     /// How uneven they are: the key of rank r is asked for in proportion to 1 / r^S, so with 0 all
     /// alike
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = exponent, requires = "processes")]
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = exponent, allow_negative_numbers = true, requires = "processes")]
     pub(crate) zipf: f64,
     /// How many calls each thread makes, one after the other
     #[arg(long, value_name = "N", default_value = "1", requires = "processes")]
