@@ -163,3 +163,73 @@ fn lease(text: &str) -> Result<Duration, String> {
         lease => Ok(lease),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::strategy::Promise;
+    use crate::tally::{Sample, Tally, Traffic};
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        across: Across,
+        /// Which an option of the storm is to have nothing to do with.
+        #[arg(long)]
+        instances: Option<u16>,
+        #[arg(long)]
+        rounds: Option<u16>,
+    }
+
+    /// Over two processes of ten threads.
+    fn across(more: &[&str]) -> Across {
+        let arguments = ["storm", "--processes", "2"].iter().chain(more);
+        Arguments::parse_from(arguments).across
+    }
+
+    fn pass(calls: u64, loads: &[u64], claimants: u64) -> Pass {
+        let mut tally = Tally::new();
+        let waited = Duration::from_millis(1);
+        (0..calls).for_each(|_| tally.add(&Sample { waited, led: None, behind: None }));
+        Pass {
+            strategy: BOTH,
+            promise: Promise::Coalesces,
+            tally,
+            loads: loads.to_vec(),
+            overlapping: 0,
+            fleet: Some(Traffic { claimants, ..Traffic::default() }),
+            peak: None,
+            unanswered: 0,
+        }
+    }
+
+    #[test]
+    fn both_is_one_load_and_one_claimant_of_each_process() {
+        let told = |pass: Pass| across(&[]).verdict(&pass, 10);
+        assert_eq!(told(pass(20, &[1], 2)), Ok(()));
+        assert_eq!(told(pass(20, &[1, 0, 1], 4)), Ok(()));
+        assert!(told(pass(20, &[1], 3)).unwrap_err().contains("3 callers"));
+        assert!(told(pass(20, &[2], 2)).unwrap_err().contains("2 loads instead of 1"));
+        assert!(told(pass(19, &[1], 2)).unwrap_err().contains("19 answers instead of 20"));
+        let other = Pass { strategy: "lease", ..pass(20, &[2], 20) };
+        assert_eq!(told(other), Ok(()), "it promises nothing");
+    }
+
+    #[test]
+    fn a_killed_process_is_one_load_more_and_its_callers_less() {
+        let told = |pass: Pass| across(&["--kill-holder"]).verdict(&pass, 10);
+        assert_eq!(told(pass(10, &[2], 1)), Ok(()));
+        assert!(told(pass(10, &[1], 1)).unwrap_err().contains("1 loads instead of 2"));
+        assert!(told(pass(20, &[2], 1)).unwrap_err().contains("instead of 10"));
+    }
+
+    #[test]
+    fn who_may_not_wait_for_redis_may_load() {
+        let across = across(&["--budget", "50ms"]);
+        assert_eq!(across.verdict(&pass(20, &[2], 2), 10), Ok(()));
+        let overlapping = Pass { overlapping: 1, ..pass(20, &[2], 2) };
+        assert!(across.verdict(&overlapping, 10).is_err());
+    }
+}

@@ -78,7 +78,8 @@
 //! - **A cluster** spreads values and leases over its nodes by key. Messages it does not: what is
 //!   published at one node goes over the cluster's bus to all, and each delivers to its own
 //!   subscribers. So it is of help where reads or memory are the trouble, and of less where it is
-//!   deliveries.
+//!   deliveries. A process subscribes at the first node of its URL that answers: let not all of them
+//!   name the same one first.
 //!
 //! ```
 //! use onefill::fleet::{Fleet, codec, memory::Memory};

@@ -88,7 +88,8 @@ fn storm(plan: &Plan) -> Result<Done, Failure> {
         thread::sleep(start.saturating_sub(now()));
         // What it took to get here, to hear oneself for one, is no part of the storm.
         commands.store(0, Ordering::Relaxed);
-        started = Instant::now().checked_sub(now() - start).unwrap_or_else(Instant::now);
+        started =
+            Instant::now().checked_sub(now().saturating_sub(start)).unwrap_or_else(Instant::now);
         Ok(started)
     };
     let watch = |finished: &dyn Fn() -> bool| {

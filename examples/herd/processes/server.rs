@@ -33,6 +33,11 @@ struct Own {
 
 impl Server {
     pub(super) fn at(url: &str) -> Result<Server, Failure> {
+        if matches!(Address::parse(url), Ok(Address::Cluster(_))) {
+            let reason =
+                "--redis is for one server: a cluster cannot be stopped or tidied as a whole";
+            return Err(Failure::Told(reason.into()));
+        }
         let server = Server { url: url.to_string(), own: None };
         // For whatever is wrong with it, before anything else is done.
         server.call(&[b"PING"])?;
