@@ -315,7 +315,8 @@ mod real {
         assert!((1..=4).contains(&claimants), "{}", ran.out);
         let wrong_order = figures.of_way("lease outside", "claimants");
         assert!(wrong_order > 8, "each thread claims for itself: {}", ran.out);
-        assert_eq!(figures.of_way("both", "messages"), 4, "each process hears of the one fill");
+        // Who found the value by itself may be done before it hears of it.
+        assert!((1..=4).contains(&figures.of_way("both", "messages")), "{}", ran.out);
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub(crate) struct Across {
     /// How many calls each thread makes, one after the other
     #[arg(long, value_name = "N", default_value = "1", requires = "processes")]
     pub(crate) calls: NonZeroU64,
-    /// For how long a lease is taken [default: 10s, or 1s with --kill-holder]
+    /// For how long a lease is taken; where it is not renewed, as with the lease alone, for a load
+    /// longer [default: 10s, or 1s with --kill-holder]
     #[arg(long, value_name = "DURATION", value_parser = lease, requires = "processes")]
     lease: Option<Duration>,
     /// How long a call may wait for Redis before it does without, for the library's way [default: a

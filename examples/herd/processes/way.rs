@@ -54,12 +54,15 @@ impl Way {
 
     /// In one process, whose connection to the tier is the one that `link` makes.
     pub(super) fn strategy(self, plan: &Plan, link: impl FnOnce() -> Link) -> Box<dyn Strategy> {
+        // Nobody renews it. Were it shorter than a load, each holder's would be over when it commits:
+        // nothing would ever be stored, and all callers would load, one after the other.
+        let by_hand = plan.lease.saturating_add(plan.slow).saturating_add(plan.price.load);
         match self {
             Way::None => Box::new(EachForItself),
             Way::Coalescing => Box::new(Group::new()),
-            Way::Lease => Box::new(Lease::new(link(), plan.lease)),
+            Way::Lease => Box::new(Lease::new(link(), by_hand)),
             Way::LeaseOutside => {
-                let lease = Lease::new(link(), plan.lease);
+                let lease = Lease::new(link(), by_hand);
                 Box::new(LeaseOutside { lease, group: Group::new() })
             }
             Way::Both => {
