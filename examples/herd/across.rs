@@ -104,7 +104,8 @@ impl Across {
                  had ended; every caller in the other processes answered"
             ),
             _ => format!(
-                "one load{keys}, at most one claim{keys} from each process, every caller answered"
+                "one load{keys}, of each process one caller at most to claim its lease, every \
+                 caller answered"
             ),
         }
     }
