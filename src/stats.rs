@@ -92,7 +92,9 @@ impl Counts {
 /// The counters of one cache. A thread that exits leaves its counts to the next.
 #[derive(Default)]
 pub(crate) struct Counters {
-    threads: ThreadLocal<Counts>,
+    /// Boxed: for a thread, room is made for as many as there have been threads at once, up to the
+    /// next power of two; in a process of ten thousand that would be megabytes for each cache.
+    threads: ThreadLocal<Box<Counts>>,
 }
 
 impl Counters {

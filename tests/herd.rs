@@ -11,6 +11,10 @@ use std::sync::OnceLock;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+#[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+#[path = "servers/mod.rs"]
+mod servers;
+
 /// Five good lines with one key asked for twice in one second, a write, and two bad lines.
 const LOG: &str = r#"198.18.0.1 - - [17/May/2015:10:05:03 +0000] "GET /hot?page=1 HTTP/1.1" 200 12 "-" "-"
 198.18.0.2 - - [17/May/2015:12:05:03 +0200] "GET /hot?page=1 HTTP/1.1" 200 12 "-" "-"
@@ -22,6 +26,14 @@ this line is no line of a log
 1431857105 another
 "#;
 
+/// Those of this build that make a difference to the example.
+const FEATURES: &[&str] = &[
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "r2d2_redis")]
+    "r2d2_redis",
+];
+
 /// The example's binary. Cargo builds an example that has unit tests only as those tests, and
 /// builds no example at all for `cargo test --test herd`, so it is asked for it here.
 fn binary() -> &'static Path {
@@ -29,6 +41,9 @@ fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--example", "herd", "--message-format", "json"]);
+        for feature in FEATURES {
+            build.args(["--features", feature]);
+        }
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
@@ -206,6 +221,217 @@ fn a_storm_in_one_process_can_be_asked_for_by_name() {
 }
 
 #[test]
+fn a_storm_can_be_had_as_json() {
+    let ran = storm(&["storm", "--instances", "2", "--threads", "3", "--load", "200ms", "--json"]);
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    let figures = Figures::of(&ran);
+    assert_eq!(figures.0["storm"]["instances"], 2);
+    assert_eq!(figures.0["fault"], serde_json::Value::Null);
+    for (name, loads) in [("none", 6), ("coalescing", 2), ("lease", 1), ("both", 1)] {
+        assert_eq!((figures.of_way(name, "calls"), figures.of_way(name, "loads")), (6, loads));
+    }
+    assert_eq!(figures.of_way("both", "messages"), 2, "each instance hears of the one fill");
+    assert!(figures.way("both")["wait"]["max"].as_u64() >= Some(200_000_000), "{}", ran.out);
+}
+
+#[test]
+fn loads_can_be_spread() {
+    let spread = ["--threads", "3", "--load", "1ms", "--rounds", "2", "--load-spread", "lognormal"];
+    let ran = storm(&spread);
+    assert!(ran.out.contains("1 ms in the median, spread log-normally"), "{}{}", ran.out, ran.err);
+}
+
+/// What `--json` writes.
+struct Figures(serde_json::Value);
+
+impl Figures {
+    fn of(ran: &Ran) -> Figures {
+        let figures = serde_json::from_str(&ran.out);
+        Figures(figures.unwrap_or_else(|error| panic!("{error}:\n{}{}", ran.out, ran.err)))
+    }
+
+    fn way(&self, name: &str) -> &serde_json::Value {
+        let ways = self.0["strategies"].as_array().into_iter().flatten();
+        ways.into_iter().find(|way| way["name"] == name).expect("a strategy of that name")
+    }
+
+    #[track_caller]
+    fn of_way(&self, name: &str, what: &str) -> u64 {
+        let number = self.way(name)[what].as_u64();
+        number.unwrap_or_else(|| panic!("{name} has no {what}: {}", self.0))
+    }
+}
+
+#[cfg(not(any(feature = "redis", feature = "r2d2_redis")))]
+#[test]
+fn without_a_client_for_redis_the_error_says_how_to_get_one() {
+    let ran = storm(&["storm", "--processes", "4"]);
+    assert_refused(&ran, "--example herd --features redis -- storm --processes 4");
+}
+
+/// Storms over real processes.
+#[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+mod real {
+    use super::servers::{Server, eventually};
+    use super::*;
+
+    use std::process::Child;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    /// Whether there is a server to be had.
+    fn possible() -> bool {
+        let possible = Command::new("redis-server").arg("--version").output().is_ok();
+        if !possible {
+            eprintln!("SKIPPED: there is no redis-server");
+        }
+        possible
+    }
+
+    /// Over four processes of eight threads.
+    fn over_processes(more: &[&str]) -> Ran {
+        let mut arguments = vec!["storm", "--processes", "4", "--threads", "8", "--json"];
+        arguments.extend(more);
+        storm(&arguments)
+    }
+
+    #[test]
+    fn both_is_one_load_and_one_claim_of_each_process() {
+        if !possible() {
+            return;
+        }
+        let ran = over_processes(&["--load", "100ms"]);
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        assert_eq!(ran.err, "", "nothing is drawn where nobody looks");
+        let figures = Figures::of(&ran);
+        for name in ["none", "coalescing", "lease", "lease outside", "both"] {
+            assert_eq!((figures.of_way(name, "calls"), figures.of_way(name, "faults")), (32, 0));
+        }
+        assert_eq!(figures.of_way("none", "loads"), 32);
+        assert!(figures.of_way("coalescing", "loads") >= 4);
+        assert_eq!(figures.of_way("both", "loads"), 1);
+        // Not the claims: who is kept waiting by a busy machine claims again.
+        let claimants = figures.of_way("both", "claimants");
+        assert!((1..=4).contains(&claimants), "{}", ran.out);
+        let wrong_order = figures.of_way("lease outside", "claimants");
+        assert!(wrong_order > 8, "each thread claims for itself: {}", ran.out);
+        // Who found the value by itself may be done before it hears of it.
+        assert!((1..=4).contains(&figures.of_way("both", "messages")), "{}", ran.out);
+    }
+
+    #[test]
+    fn the_table_says_what_was_expected() {
+        if !possible() {
+            return;
+        }
+        let ran = storm(&["storm", "--processes", "2", "--threads", "3", "--load", "20ms"]);
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        assert!(ran.out.starts_with("6 threads in 2 processes asking for one cold key at once; "));
+        assert_eq!(row(&ran, "calls"), [6, 6, 6, 6, 6]);
+        assert!(ran.out.contains("\nAs expected of both: one load, "), "{}", ran.out);
+    }
+
+    #[test]
+    fn another_process_takes_over_from_a_holder_that_was_killed() {
+        if !possible() {
+            return;
+        }
+        let ran = over_processes(&["--load", "20ms", "--kill-holder", "--lease", "400ms"]);
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        let figures = Figures::of(&ran);
+        let both = |what| figures.of_way("both", what);
+        assert_eq!((both("calls"), both("faults"), both("killed_with_their_process")), (24, 0, 8));
+        assert_eq!(both("loads"), 2, "that of the killed one, and that of whoever took over");
+        let longest = figures.way("both")["wait"]["max"].as_u64();
+        assert!(longest >= Some(300_000_000), "not before its lease had ended: {}", ran.out);
+    }
+
+    #[test]
+    fn a_server_that_stands_still_costs_time_and_no_load() {
+        if !possible() {
+            return;
+        }
+        let ran = over_processes(&["--load", "20ms", "--pause-redis", "300ms"]);
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        assert_eq!(Figures::of(&ran).of_way("both", "loads"), 1);
+        let ran = over_processes(&["--load", "20ms", "--pause-redis", "600ms", "--budget", "50ms"]);
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    }
+
+    #[test]
+    fn a_load_longer_than_its_lease_is_one_load() {
+        if !possible() {
+            return;
+        }
+        let ran = over_processes(&["--load", "20ms", "--slow-load", "900ms", "--lease", "300ms"]);
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        assert_eq!(Figures::of(&ran).of_way("both", "loads"), 1);
+    }
+
+    #[test]
+    fn a_server_of_ones_own_is_left_as_it_was_found() {
+        if !possible() {
+            return;
+        }
+        let server = Server::start();
+        server.command(&["SET", "mine", "1"]);
+        let url = server.url();
+        let ran = over_processes(&[
+            "--redis", &url, "--keys", "30", "--zipf", "0.9", "--calls", "20", "--load", "2ms",
+        ]);
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        let figures = Figures::of(&ran);
+        assert_eq!(figures.of_way("both", "calls"), 640);
+        assert_eq!(figures.of_way("both", "loads_of_one_key_at_most"), 1);
+        assert_eq!(server.keys(), ["mine"]);
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_a_clear_error() {
+        let ran = over_processes(&["--redis", "redis://127.0.0.1:1"]);
+        assert_refused(&ran, "cannot reach Redis");
+        let ran = over_processes(&["--redis", "amqp://127.0.0.1"]);
+        assert_refused(&ran, "scheme of the url");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn neither_a_process_nor_a_server_is_left_behind() {
+        if !possible() {
+            return;
+        }
+        for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
+            let mut herd = Command::new(binary());
+            herd.args(["storm", "--processes", "3", "--threads", "2", "--load", "60s"]);
+            let mut herd = herd.stdout(Stdio::null()).spawn().expect("the example starts");
+            // The server, its watchdog, and three processes that are loading.
+            eventually("all are there", || children(&herd).len() == 5);
+            let children = children(&herd);
+            kill_process(Pid::from_child(&herd), signal).expect("it is our child");
+            herd.wait().expect("it ends");
+            eventually("all have ended", || children.iter().all(|child| !is_running(child)));
+        }
+    }
+
+    fn children(parent: &Child) -> Vec<String> {
+        let pid = parent.id();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let children =
+            tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        children
+            .flat_map(|pids| pids.split_whitespace().map(String::from).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// One that nobody has asked for its exit status is there, but runs no more.
+    fn is_running(pid: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        !matches!(state, None | Some("Z"))
+    }
+}
+
+#[test]
 fn a_log_is_replayed_from_a_plain_file() {
     let scratch = Scratch::new("plain");
     assert_replayed(&replay(scratch.file("access.log", LOG), &[], b""));
@@ -305,7 +531,14 @@ fn arguments_that_make_no_sense_are_refused_with_the_reason() {
         (&["--threads", "0"][..], "--threads"),
         (&["--load", "50"], "the unit is one of"),
         (&["--instances", "0"], "--instances"),
-        (&["storm", "--instances", "1001"], "1..=1000"),
+        (&["storm", "--instances", "10001"], "1..=10000"),
+        (&["storm", "--processes", "501"], "1..=500"),
+        (&["storm", "--processes", "2", "--instances", "2"], "--instances"),
+        (&["storm", "--processes", "2", "--rounds", "2"], "--rounds"),
+        (&["storm", "--kill-holder"], "--processes"),
+        (&["storm", "--keys", "2"], "--processes"),
+        (&["storm", "--processes", "2", "--lease", "1ms"], "20ms at least"),
+        (&["storm", "--processes", "2", "--zipf", "-1"], "--zipf"),
         (&["--instances", "2", "storm"], "--instances"),
         (&["replay", "-", "--instances", "2"], "--instances"),
         (&["replay"], "<FILE>"),

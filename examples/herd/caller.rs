@@ -56,7 +56,7 @@ impl<'a> Caller<'a> {
             Err(error) => Some(error.to_string()),
         };
         if let Some(fault) = fault {
-            self.tally.lock().fault.get_or_insert(fault);
+            self.tally.lock().wrong(fault);
         }
         if self.samples.len() == BATCH {
             self.hand_in();

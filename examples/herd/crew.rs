@@ -8,13 +8,23 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 
 /// Thousands of threads are to fit, and all they do is call and wait.
-const STACK: usize = 256 * 1024;
+const STACK: usize = 128 * 1024;
 
 /// Runs `work` on so many threads. All of them are there before the first sets out, and each is
 /// told its number, from zero, and when that was. Meanwhile this thread runs `watch`, with a way to
 /// ask whether all are done.
 pub(crate) fn run(
     threads: usize,
+    watch: impl FnOnce(&dyn Fn() -> bool),
+    work: impl Fn(usize, Instant) + Sync,
+) -> Result<(), Failure> {
+    run_on_signal(threads, || Ok(Instant::now()), watch, work)
+}
+
+/// The same, but once all are there they wait for `signal` to return, with the time it is.
+pub(crate) fn run_on_signal(
+    threads: usize,
+    signal: impl FnOnce() -> Result<Instant, Failure>,
     watch: impl FnOnce(&dyn Fn() -> bool),
     work: impl Fn(usize, Instant) + Sync,
 ) -> Result<(), Failure> {
@@ -41,7 +51,7 @@ pub(crate) fn run(
         while arrived.load(Ordering::Relaxed) < threads {
             thread::sleep(Duration::from_micros(100));
         }
-        *closed = Some(Instant::now());
+        *closed = Some(signal()?);
         drop(closed);
         watch(&|| crew.iter().all(ScopedJoinHandle::is_finished));
         // All of them, even after a panic: a panic that nobody joined would go on in this thread.
@@ -70,6 +80,13 @@ mod tests {
         );
         assert!(herd.is_ok());
         assert_eq!(numbers.into_inner(), 0xff, "each number was given once");
+    }
+
+    #[test]
+    fn without_a_signal_nobody_sets_out() {
+        let signal = || Err(Failure::Told("called off".into()));
+        let herd = run_on_signal(4, signal, |_| (), |_, _| panic!("it was called off"));
+        assert!(matches!(herd, Err(Failure::Told(reason)) if reason == "called off"));
     }
 
     #[test]

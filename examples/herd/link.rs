@@ -1,25 +1,28 @@
 //! [`Link`]: an instance's connection to the shared tier, which keeps count of what is asked.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 
 use onefill::fleet::memory::Memory;
 use onefill::fleet::{
-    Acquired, Committed, Entry, Epoch, Fingerprint, Key, Lease, Listener, Origin, Ownership,
-    Reaction, Seen, Stored, Table, Tier, Token,
+    Acquired, Committed, Entry, Epoch, Event, Fingerprint, Key, Lease, Listener, Origin, Ownership,
+    Reaction, Report, Seen, Stored, Table, Tier, Token,
 };
 use onefill::{Deadline, TierError};
 use parking_lot::Mutex;
 
 #[derive(Debug)]
 pub(crate) struct Link {
-    memory: Memory,
+    tier: Box<dyn Tier>,
     asked: Arc<Asked>,
+    /// The listeners, each behind the one that counts what it hears.
+    listeners: Mutex<Vec<Arc<Counted>>>,
 }
 
-/// What an instance asked the tier for.
+/// What an instance asked the tier for, and heard from it.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     commands: AtomicU64,
@@ -27,12 +30,24 @@ pub(crate) struct Asked {
     /// The threads that claimed the lease of each key. Waiting for another instance's load, one
     /// and the same thread may claim again, in case the notice was lost.
     claimants: Mutex<HashMap<Fingerprint, HashSet<ThreadId>>>,
+    messages: AtomicU64,
+    hears: AtomicBool,
+}
+
+/// Counts what it passes on.
+struct Counted {
+    listener: Weak<dyn Listener>,
+    asked: Arc<Asked>,
 }
 
 impl Link {
     /// A connection of its own to the store of `memory`.
     pub(crate) fn to(memory: &Memory) -> Link {
-        Link { memory: memory.peer(), asked: Arc::default() }
+        Link::over(memory.peer())
+    }
+
+    pub(crate) fn over(tier: impl Tier + 'static) -> Link {
+        Link { tier: Box::new(tier), asked: Arc::default(), listeners: Mutex::default() }
     }
 
     /// The count, which outlives the connection.
@@ -40,9 +55,9 @@ impl Link {
         Arc::clone(&self.asked)
     }
 
-    fn command(&self) -> &Memory {
+    fn command(&self) -> &dyn Tier {
         self.asked.commands.fetch_add(1, Ordering::Relaxed);
-        &self.memory
+        self.tier.as_ref()
     }
 }
 
@@ -60,6 +75,23 @@ impl Asked {
     /// How many threads asked for the lease of one and the same key, at most.
     pub(crate) fn most_claimants(&self) -> usize {
         self.claimants.lock().values().map(HashSet::len).max().unwrap_or_default()
+    }
+
+    /// How many threads asked for the lease of a key, summed over the keys: the claims, without
+    /// those of who waits and looks whether it was forgotten.
+    pub(crate) fn claimants(&self) -> u64 {
+        self.claimants.lock().values().map(|threads| threads.len() as u64).sum()
+    }
+
+    /// How often the instance was told what another one did, or heard itself.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    /// Whether messages come.
+    #[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+    pub(crate) fn hears(&self) -> bool {
+        self.hears.load(Ordering::Relaxed)
     }
 }
 
@@ -136,7 +168,36 @@ impl Tier for Link {
 
     /// No command: what is heard costs whoever asks nothing.
     fn listen(&self, listener: Weak<dyn Listener>) {
-        self.memory.listen(listener);
+        let counted = Arc::new(Counted { listener, asked: self.asked() });
+        self.listeners.lock().push(Arc::clone(&counted));
+        let counted: Arc<dyn Listener> = counted;
+        self.tier.listen(Arc::downgrade(&counted));
+    }
+
+    fn report(&self) -> Report {
+        self.tier.report()
+    }
+}
+
+impl Listener for Counted {
+    fn hear(&self, event: &Event) {
+        if let Event::Notice(_) = event {
+            self.asked.messages.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(listener) = self.listener.upgrade() {
+            listener.hear(event);
+        }
+        match event {
+            Event::Up => self.asked.hears.store(true, Ordering::Relaxed),
+            Event::Down => self.asked.hears.store(false, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counted").finish_non_exhaustive()
     }
 }
 

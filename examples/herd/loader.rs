@@ -9,17 +9,21 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 
 use crate::duration::{self, Span};
 use crate::strategy::Row;
 
 /// What a load costs.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Serialize, Deserialize)]
 #[command(next_help_heading = "What is loaded")]
 pub(crate) struct Price {
     /// How long one load takes: 50ms, 1.5s, 500us
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = duration::parse)]
     pub(crate) load: Duration,
+    /// How the times of loads are spread around that, each drawn anew
+    #[arg(long, value_enum, default_value_t = LoadSpread::Fixed)]
+    load_spread: LoadSpread,
     /// What a load does in that time
     #[arg(long, value_enum, default_value_t = Cost::Sleep)]
     cost: Cost,
@@ -29,7 +33,34 @@ pub(crate) struct Price {
     pool: Option<NonZeroUsize>,
 }
 
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, ValueEnum, Serialize, Deserialize)]
+enum LoadSpread {
+    /// Not at all
+    Fixed,
+    /// Exponentially, with that as the mean: one in a hundred takes 4.6 times as long
+    Exp,
+    /// Log-normally with a sigma of 1, and that as the median: one in a hundred takes ten times as
+    /// long, as with a database that is slow now and then
+    Lognormal,
+}
+
+impl LoadSpread {
+    /// How many times as long the next load takes.
+    fn draw(self) -> f64 {
+        // Both from a number above zero: no logarithm is infinite.
+        let unit = || 1.0 - fastrand::f64();
+        match self {
+            LoadSpread::Fixed => 1.0,
+            LoadSpread::Exp => -unit().ln(),
+            LoadSpread::Lognormal => {
+                let normal = (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
+                normal.exp()
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum, Serialize, Deserialize)]
 enum Cost {
     /// Sleep, as a thread does that waits for a database
     Sleep,
@@ -44,6 +75,11 @@ impl fmt::Display for Price {
             Cost::Sleep => write!(f, "a load sleeps for {load}")?,
             Cost::Cpu => write!(f, "a load computes for {load}")?,
         }
+        match self.load_spread {
+            LoadSpread::Fixed => {}
+            LoadSpread::Exp => write!(f, " in the mean, spread exponentially")?,
+            LoadSpread::Lognormal => write!(f, " in the median, spread log-normally")?,
+        }
         match self.pool {
             Some(pool) => write!(f, ", at most {pool} at once"),
             None => Ok(()),
@@ -54,6 +90,7 @@ impl fmt::Display for Price {
 /// Loads rows, and counts what it loads.
 pub(crate) struct Loader {
     work: Work,
+    spread: LoadSpread,
     pool: Option<Pool>,
     keys: Box<[Loads]>,
     overlapping: AtomicU64,
@@ -82,7 +119,8 @@ impl Loader {
         let counts = || std::iter::repeat_with(AtomicU64::default);
         let loads = || Loads { begun: 0.into(), running: counts().take(instances).collect() };
         let keys = std::iter::repeat_with(loads).take(keys).collect();
-        Loader { work, pool: price.pool.map(Pool::new), keys, overlapping: AtomicU64::new(0) }
+        let pool = price.pool.map(Pool::new);
+        Loader { work, spread: price.load_spread, pool, keys, overlapping: AtomicU64::new(0) }
     }
 
     pub(crate) fn load(&self, key: usize, instance: usize) -> Row {
@@ -93,9 +131,10 @@ impl Loader {
             self.overlapping.fetch_add(1, Ordering::Relaxed);
         }
         let turn = self.pool.as_ref().map(Pool::turn);
+        let times = self.spread.draw();
         match self.work {
-            Work::Sleep(time) => thread::sleep(time),
-            Work::Compute { turns } => compute(turns),
+            Work::Sleep(time) => thread::sleep(time.mul_f64(times)),
+            Work::Compute { turns } => compute((turns as f64 * times) as u64),
         }
         drop(turn);
         running.fetch_sub(1, Ordering::Relaxed);
@@ -171,7 +210,26 @@ mod tests {
     use super::*;
 
     fn free_of_charge() -> Price {
-        Price { load: Duration::ZERO, cost: Cost::Sleep, pool: None }
+        let (load_spread, cost) = (LoadSpread::Fixed, Cost::Sleep);
+        Price { load: Duration::ZERO, load_spread, cost, pool: None }
+    }
+
+    #[test]
+    fn the_times_of_loads_are_spread_as_they_say() {
+        fastrand::seed(7);
+        let drawn = |spread: LoadSpread| {
+            let mut times: Vec<_> = (0..10_001).map(|_| spread.draw()).collect();
+            times.sort_by(f64::total_cmp);
+            [5_000, 9_900].map(|place| times[place])
+        };
+        assert_eq!(drawn(LoadSpread::Fixed), [1.0, 1.0]);
+        for (spread, median, most) in
+            [(LoadSpread::Exp, 0.693, 4.6), (LoadSpread::Lognormal, 1.0, 10.2)]
+        {
+            let [half, nearly_all] = drawn(spread);
+            assert!((half / median - 1.0).abs() < 0.1, "{half}");
+            assert!((nearly_all / most - 1.0).abs() < 0.2, "{nearly_all}");
+        }
     }
 
     #[test]

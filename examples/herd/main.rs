@@ -1,19 +1,24 @@
 //! A herd of threads that all want the same thing, without and with [`onefill`].
 //!
 //! `herd` alone raises a storm: many threads ask for one cold key at once. `herd storm --instances
-//! 40` raises it over many instances of a server, which share a tier. `herd replay FILE` replays
-//! the requests of a real access log. All print what it cost, without and with coalescing.
+//! 40` raises it over many instances of a server, which share a tier, and `herd storm --processes
+//! 40` over real processes on a real Redis. `herd replay FILE` replays the requests of a real access
+//! log. All print what it cost, without and with coalescing.
 //!
 //! The use of the library itself is all in `strategy.rs`, and there it is a line or two for each
 //! way; `lease.rs` is what one would write by hand instead.
 
+mod across;
 mod caller;
 mod crew;
 mod duration;
+mod figures;
 mod lease;
 mod link;
 mod loader;
 mod log;
+#[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+mod processes;
 mod progress;
 mod replay;
 mod schedule;
@@ -36,7 +41,7 @@ use clap::{Parser, Subcommand};
 /// all. If it took more than one load, herd ends with an error.
 ///
 /// With --instances the storm comes over so many instances at once, which stand for processes
-/// before one shared tier, here in memory.
+/// before one shared tier, here in memory. With --processes they are real processes, on a real Redis.
 ///
 /// In the tables, a wait is the time from a call to its return. The leader is the caller whose load
 /// ran; the leader's return is the time from the end of its load to the return of its call, and so
@@ -59,6 +64,10 @@ struct Herd {
 enum Command {
     Storm(storm::Storm),
     Replay(replay::Replay),
+    /// For a storm over processes, which are this program again.
+    #[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+    #[command(name = processes::CHILD, hide = true)]
+    Child,
 }
 
 /// Why herd has to end with another exit code than zero.
@@ -86,11 +95,13 @@ impl From<io::Error> for Failure {
 
 fn main() -> ExitCode {
     let herd = Herd::parse();
-    let mut out = io::stdout().lock();
+    let mut out = io::stdout();
     let end = match &herd.command {
         None => storm::run(&herd.storm, &mut out),
         Some(Command::Storm(storm)) => storm::run(storm, &mut out),
         Some(Command::Replay(replay)) => replay::run(replay, &mut out),
+        #[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+        Some(Command::Child) => processes::child(),
     };
     match end {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,12 +1,15 @@
-//! The storm: many threads, one cold key; in one process, or over many.
+//! The storm: many threads, one cold key; in one process, over many instances, or over many real
+//! processes.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 
 use clap::{Args, value_parser};
 use parking_lot::Mutex;
 
+use crate::across::Across;
 use crate::caller::Caller;
+use crate::figures::{Figures, Scene};
 use crate::loader::{Loader, Price};
 use crate::progress::Progress;
 use crate::strategy::{self, Column, Promise};
@@ -24,50 +27,58 @@ use crate::{Failure, crew, table};
 /// Lease claims are how often the shared tier was asked for the lease, tier commands how often for
 /// anything. Who waits for another instance's load claims again a few times a second, in case the
 /// notice was lost; so with loads that take that long there are more claims than instances.
+///
+/// With --processes the instances are real processes, which this program starts, and the tier is a
+/// real Redis; tier commands are those that were sent to it. There is a fifth way to see, the lease
+/// outside: every thread asks for the lease, and coalesces when it has it. That is the wrong order.
+/// If with both it took more than one load of a key, more than one caller of a process asked for its
+/// lease, or a caller was not answered, herd ends with an error; some options break things while the
+/// storm is on, and change what is expected.
 #[derive(Args)]
 #[command(args_override_self = true)]
 pub(crate) struct Storm {
-    /// How many threads ask at once, in each instance if there are several [default: 200, or 50
-    /// with --instances]
+    /// How many threads ask at once, in each instance or process if there are several [default: 200,
+    /// or 50 with --instances]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// Over how many instances of a server, each with its own connection to one shared tier, up to
-    /// 1000 [default: one process, and no tier]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1000))]
+    /// 10000 [default: one process, and no tier]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=10_000))]
     instances: Option<u16>,
     /// How often, each time for another cold key
     #[arg(long, value_name = "N", default_value = "1")]
     rounds: NonZeroUsize,
+    /// Write all figures as JSON, instead of a table
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     price: Price,
+    #[command(flatten)]
+    across: Across,
 }
 
 pub(crate) fn run(storm: &Storm, out: &mut impl Write) -> Result<(), Failure> {
-    let price = &storm.price;
-    let each = table::counted(storm.threads(), "thread");
-    let threads = match storm.instances {
-        None => each,
-        Some(1) => format!("{each} in 1 instance"),
-        Some(instances) => {
-            let all = table::counted(storm.all_threads(), "thread");
-            format!("{all} in {} instances", table::count(instances.into()))
-        }
+    storm.can_be()?;
+    if !storm.json {
+        // Before, so that there is something to read meanwhile.
+        storm.announce(out)?;
+    }
+    let passes = storm.raise()?;
+    let verdict = passes.iter().try_for_each(|pass| match storm.across.processes {
+        None => verdict(pass, storm),
+        Some(_) => storm.across.verdict(pass, storm.threads()),
+    });
+    let printed = match storm.json {
+        true => storm.write_json(&passes, verdict.as_ref().err(), out),
+        false => writeln!(out, "{}", table::costs(&passes).trim_fmt()),
     };
-    let rounds = match storm.rounds.get() {
-        1 => String::new(),
-        rounds => format!(", in each of {rounds} rounds"),
-    };
-    writeln!(out, "{threads} asking for one cold key at once{rounds}; {price}.\n")?;
-    let columns = match storm.instances {
-        None => strategy::one_process(),
-        Some(instances) => strategy::fleet(instances.into(), price.load),
-    };
-    let passes =
-        columns.iter().map(|column| pass(column, storm)).collect::<Result<Vec<Pass>, Failure>>()?;
-    let printed = writeln!(out, "{}", table::costs(&passes).trim_fmt());
     // Whether anyone wanted to see the table or not.
-    passes.iter().try_for_each(|pass| verdict(pass, storm)).map_err(Failure::Told)?;
-    Ok(printed?)
+    verdict.map_err(Failure::Told)?;
+    printed?;
+    if storm.across.processes.is_some() && !storm.json {
+        writeln!(out, "\nAs expected of both: {}.", storm.across.expectation())?;
+    }
+    Ok(())
 }
 
 fn pass(column: &Column, storm: &Storm) -> Result<Pass, Failure> {
@@ -84,14 +95,93 @@ fn pass(column: &Column, storm: &Storm) -> Result<Pass, Failure> {
 }
 
 impl Storm {
-    /// In each instance.
+    /// Refuses what cannot be done, before anything is.
+    fn can_be(&self) -> Result<(), Failure> {
+        let redis = cfg!(any(feature = "redis", feature = "r2d2_redis"));
+        match self.across.processes {
+            Some(processes) if !redis => Err(Failure::Told(format!(
+                "--processes is for a real Redis, and this program was built without a client. With \
+                 one: cargo run --release --example herd --features redis -- storm --processes \
+                 {processes}"
+            ))),
+            Some(1) if self.across.kill_holder => {
+                Err(Failure::Told("--kill-holder leaves nobody: take two processes or more".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn announce(&self, out: &mut impl Write) -> io::Result<()> {
+        let each = table::counted(self.threads(), "thread");
+        let all = table::counted(self.all_threads(), "thread");
+        let threads = match (self.across.processes, self.instances) {
+            (Some(1), _) => format!("{each} in 1 process"),
+            (Some(processes), _) => format!("{all} in {processes} processes"),
+            (None, None) => each,
+            (None, Some(1)) => format!("{each} in 1 instance"),
+            (None, Some(instances)) => {
+                format!("{all} in {} instances", table::count(instances.into()))
+            }
+        };
+        let rounds = match self.rounds.get() {
+            1 => String::new(),
+            rounds => format!(", in each of {rounds} rounds"),
+        };
+        writeln!(out, "{threads} asking for {}{rounds}; {}.", self.across.what(), self.price)?;
+        for trouble in self.across.troubles() {
+            writeln!(out, "{trouble}")?;
+        }
+        writeln!(out)
+    }
+
+    fn raise(&self) -> Result<Vec<Pass>, Failure> {
+        if self.across.processes.is_some() {
+            return self.over_processes();
+        }
+        let columns = match self.instances {
+            None => strategy::one_process(),
+            Some(instances) => strategy::fleet(instances.into(), self.price.load),
+        };
+        columns.iter().map(|column| pass(column, self)).collect()
+    }
+
+    #[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+    fn over_processes(&self) -> Result<Vec<Pass>, Failure> {
+        crate::processes::run(&self.across, self.threads(), &self.price)
+    }
+
+    #[cfg(not(any(feature = "redis", feature = "r2d2_redis")))]
+    fn over_processes(&self) -> Result<Vec<Pass>, Failure> {
+        unreachable!("it was refused")
+    }
+
+    fn write_json(
+        &self,
+        passes: &[Pass],
+        fault: Option<&String>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let scene = Scene {
+            processes: self.across.processes,
+            instances: self.instances,
+            threads: self.threads(),
+            calls: self.across.calls.get() * self.rounds.get() as u64,
+            keys: self.across.keys.get() * self.rounds.get(),
+            load: &self.price.to_string(),
+            troubles: self.across.troubles(),
+        };
+        Figures::new(scene, passes, fault).write(out)
+    }
+
+    /// In each instance, or process.
     fn threads(&self) -> usize {
         let default = if self.instances.is_some() { 50 } else { 200 };
         self.threads.map_or(default, NonZeroUsize::get)
     }
 
     fn all_threads(&self) -> usize {
-        self.threads().saturating_mul(self.instances.unwrap_or(1).into())
+        let places = self.across.processes.or(self.instances).unwrap_or(1);
+        self.threads().saturating_mul(places.into())
     }
 }
 
@@ -138,6 +228,8 @@ mod tests {
             loads: loads.to_vec(),
             overlapping: 0,
             fleet: None,
+            peak: None,
+            unanswered: 0,
         }
     }
 

@@ -49,6 +49,9 @@ pub(crate) enum Promise {
     ClaimsOnce,
 }
 
+/// The heading of the library's way.
+pub(crate) const BOTH: &str = "both";
+
 /// For how long a shared tier keeps a row: no herd goes on for that long.
 pub(crate) const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -72,9 +75,10 @@ pub(crate) fn fleet(instances: usize, load: Duration) -> Vec<Column> {
         Column::linked("lease", Promise::Shares, instances, |link| {
             Box::new(Lease::new(link, patience))
         }),
-        Column::linked("both", Promise::ClaimsOnce, instances, |link| {
+        Column::linked(BOTH, Promise::ClaimsOnce, instances, |link| {
             let fleet = Fleet::builder(link).lease_cap(patience).budget(patience).build();
-            let cache = Cache::builder("row").ttl(KEPT).loser_wait(patience);
+            // Room for few rows: there may be ten thousand instances, and the rows of a round are one.
+            let cache = Cache::builder("row").ttl(KEPT).loser_wait(patience).capacity(100);
             Box::new(cache.fleet(&fleet, Digits).build().expect("the settings mean something"))
         }),
     ]
@@ -107,7 +111,7 @@ impl Column {
     }
 }
 
-struct EachForItself;
+pub(crate) struct EachForItself;
 
 impl Strategy for EachForItself {
     fn get(&self, _: usize, load: &dyn Fn() -> Row) -> Result<Row, Fault> {

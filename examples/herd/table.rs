@@ -27,6 +27,13 @@ pub(crate) fn costs(passes: &[Pass]) -> Table {
     if passes.iter().any(|pass| pass.fleet.is_some()) {
         row("lease claims", &|pass| fleet(pass, |traffic| traffic.claims));
         row("tier commands", &|pass| fleet(pass, |traffic| traffic.commands));
+        row("messages heard", &|pass| fleet(pass, |traffic| traffic.messages));
+    }
+    if passes.iter().any(|pass| pass.peak.is_some()) {
+        row("loads at once, peak", &|pass| pass.peak.map_or(NONE.into(), count));
+    }
+    if passes.iter().any(|pass| pass.unanswered > 0) {
+        row("killed with their process", &|pass| count(pass.unanswered));
     }
     row("wait, p50", &|pass| time(pass.tally.waits.quantile(0.5)));
     row("wait, p99", &|pass| time(pass.tally.waits.quantile(0.99)));

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
+use crate::link::Asked;
 use crate::loader::Loader;
 use crate::strategy::{Column, Promise};
 
@@ -18,10 +20,14 @@ pub(crate) struct Pass {
     pub(crate) overlapping: u64,
     /// What the instances asked a shared tier for, if there was one.
     pub(crate) fleet: Option<Traffic>,
+    /// How many loads ran at once, at most, if that was looked at.
+    pub(crate) peak: Option<u64>,
+    /// How many calls were not answered, as their process was killed.
+    pub(crate) unanswered: u64,
 }
 
 /// What was asked of a shared tier, by all instances together.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Traffic {
     /// For the lease of a key, among them those that got the value instead.
     pub(crate) claims: u64,
@@ -29,21 +35,41 @@ pub(crate) struct Traffic {
     pub(crate) commands: u64,
     /// How many callers of one instance asked for the lease of one key, at most.
     pub(crate) most_claimants: usize,
+    /// How many callers asked for the lease of a key, summed over instances and keys.
+    pub(crate) claimants: u64,
+    /// How many notices reached the instances.
+    pub(crate) messages: u64,
+}
+
+impl Traffic {
+    /// What one instance has to do with it so far.
+    pub(crate) fn of(asked: &Asked) -> Traffic {
+        Traffic {
+            claims: asked.claims(),
+            commands: asked.commands(),
+            most_claimants: asked.most_claimants(),
+            claimants: asked.claimants(),
+            messages: asked.messages(),
+        }
+    }
+
+    /// That and what another one has.
+    pub(crate) fn and(self, other: Traffic) -> Traffic {
+        Traffic {
+            claims: self.claims + other.claims,
+            commands: self.commands + other.commands,
+            most_claimants: self.most_claimants.max(other.most_claimants),
+            claimants: self.claimants + other.claimants,
+            messages: self.messages + other.messages,
+        }
+    }
 }
 
 impl Pass {
     /// What came of `column`.
     pub(crate) fn new(column: &Column, loader: &Loader, tally: Tally) -> Pass {
         let asked = &column.asked;
-        let fleet = (!asked.is_empty()).then(|| Traffic {
-            claims: asked.iter().map(|instance| instance.claims()).sum(),
-            commands: asked.iter().map(|instance| instance.commands()).sum(),
-            most_claimants: asked
-                .iter()
-                .map(|instance| instance.most_claimants())
-                .max()
-                .unwrap_or_default(),
-        });
+        let fleet = asked.iter().map(|instance| Traffic::of(instance)).reduce(Traffic::and);
         Pass {
             strategy: column.name,
             promise: column.promise,
@@ -51,6 +77,8 @@ impl Pass {
             loads: loader.loads(),
             overlapping: loader.overlapping(),
             fleet,
+            peak: None,
+            unanswered: 0,
         }
     }
 
@@ -104,13 +132,21 @@ pub(crate) struct Tally {
     pub(crate) waits: Spread,
     pub(crate) leads: Spread,
     pub(crate) most_behind: Option<Duration>,
-    /// The first thing that went wrong.
+    /// How many calls went wrong.
+    pub(crate) faults: u64,
+    /// The first thing that did.
     pub(crate) fault: Option<String>,
 }
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        Tally { waits: Spread::new(), leads: Spread::new(), most_behind: None, fault: None }
+        let (waits, leads) = (Spread::new(), Spread::new());
+        Tally { waits, leads, most_behind: None, faults: 0, fault: None }
+    }
+
+    pub(crate) fn wrong(&mut self, fault: String) {
+        self.faults += 1;
+        self.fault.get_or_insert(fault);
     }
 
     pub(crate) fn calls(&self) -> u64 {
@@ -140,6 +176,21 @@ impl Spread {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Each time that was seen, in nanoseconds, and how often.
+    #[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+    pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
+        let seen = self.0.iter_recorded();
+        seen.map(|step| (step.value_iterated_to(), step.count_since_last_iteration())).collect()
+    }
+
+    /// Adds what [`counts`](Spread::counts) has of another one.
+    #[cfg(any(feature = "redis", feature = "r2d2_redis"))]
+    pub(crate) fn add_counts(&mut self, counts: &[(u64, u64)]) {
+        for (nanos, times) in counts {
+            self.0.saturating_record_n(*nanos, *times);
+        }
+    }
+
     /// `None` if nothing was seen.
     pub(crate) fn quantile(&self, quantile: f64) -> Option<Duration> {
         let any = !self.0.is_empty();
@@ -159,6 +210,8 @@ mod tests {
             loads: vec![2],
             overlapping,
             fleet: None,
+            peak: None,
+            unanswered: 0,
         }
     }
 
@@ -183,7 +236,7 @@ mod tests {
     #[test]
     fn a_second_claimant_in_an_instance_breaks_the_promise_of_both() {
         let claimed = |most_claimants, promise| {
-            let fleet = Some(Traffic { claims: 50, commands: 100, most_claimants });
+            let fleet = Some(Traffic { most_claimants, ..Traffic::default() });
             Pass { promise, loads: vec![1], fleet, ..pass(0, None) }.verdict()
         };
         assert!(claimed(1, Promise::ClaimsOnce).is_ok());
