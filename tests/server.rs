@@ -179,11 +179,8 @@ fn ask(
     let status = first.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
     let status = status.and_then(|status| status.parse().ok()).ok_or_else(|| foreign(&first))?;
     let mut headers = BTreeMap::new();
-    loop {
-        match line()?.split_once(": ") {
-            Some((name, value)) => headers.insert(name.to_owned(), value.to_owned()),
-            None => break,
-        };
+    while let Some((name, value)) = line()?.split_once(": ") {
+        headers.insert(name.to_owned(), value.to_owned());
     }
     let length = headers.get("Content-Length").and_then(|length| length.parse().ok());
     let mut body = vec![0; length.ok_or_else(|| foreign("a body without a length"))?];
@@ -573,7 +570,9 @@ mod on_redis {
                 redis.kill9();
                 for shop in shops {
                     eventually("trouble shows", || !shop.is_well());
-                    assert!(shop.get("/health").json()["fleet"]["last_trouble"].is_string());
+                    eventually("it has a name", || {
+                        shop.get("/health").json()["fleet"]["last_trouble"].is_string()
+                    });
                 }
                 more_is_asked();
                 redis.restart();

@@ -56,7 +56,10 @@ pub(crate) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Fresh,
+    /// Past its freshness: within a stale window, if its cache has one.
     Stale,
+    /// Past its freshness, and an absence: that has no stale window.
+    Expired,
     /// All values of its table were invalidated since.
     Invalidated,
     /// Its age is not known: somebody has removed its end.
@@ -248,6 +251,7 @@ fn read(
                 _ if Some(header.epoch) != epoch => State::Invalidated,
                 None => State::Endless,
                 Some(age) if age < header.ttl => State::Fresh,
+                Some(_) if header.absent => State::Expired,
                 Some(_) => State::Stale,
             };
             What::Envelope { header, len: bytes.len() - HEADER, state }

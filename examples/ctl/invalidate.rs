@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use onefill::fleet::{Epoch, Origin, Table, Tier};
 
 use crate::Failure;
@@ -11,13 +11,14 @@ use crate::server::{Place, failure};
 
 /// Has all processes forget a key, or a whole table, and whoever is loading it store nothing.
 #[derive(Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["key", "all"])))]
 pub(crate) struct Invalidate {
     /// A table: the name of a cache.
     table: String,
     #[command(flatten)]
     key: TypedKey,
     /// Instead of a key: all of them. The source is asked for each of them anew.
-    #[arg(long, conflicts_with = "key", required_unless_present = "key")]
+    #[arg(long)]
     all: bool,
 }
 

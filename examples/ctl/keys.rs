@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_looks_like_an_integer_is_one() {
-        let auto = |key| typed(Kind::Auto, key).unwrap();
+        let auto = |key: &str| typed(Kind::Auto, key).unwrap();
         assert_eq!(auto("42"), b"42;");
         assert_eq!(auto("-42"), b"-42;");
         assert_eq!(auto(&u128::MAX.to_string()), format!("{};", u128::MAX).as_bytes());

@@ -33,14 +33,14 @@ use server::Place;
 #[derive(Parser)]
 #[command(name = "onefill-ctl", version)]
 struct Ctl {
-    /// Where the shared tier is: redis://host:6379, or whatever else the fleet is given.
-    #[arg(long, value_name = "URL")]
+    /// Where the shared tier is: what the fleet is given.
+    #[arg(long, value_name = "URL", global = true, default_value = "redis://127.0.0.1:6379")]
     redis: String,
     /// The namespace that the fleet is given.
-    #[arg(long, default_value = "onefill")]
+    #[arg(long, global = true, default_value = "onefill")]
     namespace: String,
     /// How long to wait for each answer, in milliseconds.
-    #[arg(long, default_value_t = 2_000, value_name = "MS")]
+    #[arg(long, global = true, default_value_t = 2_000, value_name = "MS")]
     timeout_ms: u64,
     #[command(subcommand)]
     command: Command,

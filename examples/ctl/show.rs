@@ -3,13 +3,17 @@
 use std::io::Write;
 use std::time::Duration;
 
-use comfy_table::{Table as Grid, presets};
+use comfy_table::{LineStyle, Table as Grid, TableStyle};
 use onefill::fleet::Table;
 use serde_json::{Value as Json, json};
 
 use crate::Failure;
 use crate::inspect::{Found, Lease, State, Value, What};
 
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// The cell of what there is none of.
 const NONE: &str = "–";
 
 pub(crate) fn table(out: &mut impl Write, table: &Table, all: &[Found]) -> Result<(), Failure> {
@@ -18,7 +22,7 @@ pub(crate) fn table(out: &mut impl Write, table: &Table, all: &[Found]) -> Resul
         return Ok(());
     }
     let mut grid = Grid::new();
-    grid.load_preset(presets::NOTHING);
+    grid.load_style(STYLE);
     let heads =
         ["key", "state", "age", "fresh for", "gone in", "load took", "bytes", "version", "lease"];
     grid.set_header(heads);
@@ -72,6 +76,7 @@ fn word(state: State) -> &'static str {
     match state {
         State::Fresh => "fresh",
         State::Stale => "stale",
+        State::Expired => "expired",
         State::Invalidated => "invalidated",
         State::Endless => "endless",
     }
