@@ -402,6 +402,23 @@ fn metrics_are_what_prometheus_reads() {
     assert_eq!((&health["status"], &health["fleet"]), (&"ok".into(), &Value::Null));
 }
 
+#[test]
+fn a_write_that_has_no_time_is_given_up() {
+    let (directory, shop) = shop(&[]);
+    assert_eq!(shop.get("/products/7").status, 200);
+    let database = database(&directory);
+    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let body = r#"{"name": "tea", "price_cents": 5}"#;
+    let answer = shop.try_ask("PUT", "/products/7", &[("X-Request-Timeout-Ms", "50")], body);
+    let answer = answer.expect("an answer");
+    assert_eq!((answer.status, answer.header("Retry-After")), (503, "1"));
+    // Readers do not wait for writers.
+    assert_eq!(shop.get("/products/7").name(), "product 7");
+    database.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(shop.put(7, "tea").status, 200);
+    assert_eq!(shop.get("/products/7").name(), "tea");
+}
+
 /// Waits until a write is under way that waits for `lock`, a transaction that writes, too.
 fn until_a_write_waits(shop: &Shop) {
     // This request is one of them.

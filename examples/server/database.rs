@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
 
 use crate::caches::{PRODUCT_LOADS, REPORT_LOADS};
@@ -61,6 +61,8 @@ pub(crate) struct Best {
 pub(crate) enum Error {
     /// Every connection was in use for as long as there was time.
     NoConnection,
+    /// The query was given up, for want of time: it took too long, or waited for another's write.
+    TooSlow,
     /// The database said no.
     Sqlite(rusqlite::Error),
 }
@@ -69,6 +71,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoConnection => f.write_str("no connection to the database was free in time"),
+            Error::TooSlow => f.write_str("the database took too long"),
             Error::Sqlite(error) => error.fmt(f),
         }
     }
@@ -76,7 +79,10 @@ impl fmt::Display for Error {
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Error {
-        Error::Sqlite(error)
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::OperationInterrupted) => Error::TooSlow,
+            _ => Error::Sqlite(error),
+        }
     }
 }
 

@@ -112,7 +112,8 @@ impl Door {
         while let Ok(Some(request)) = self.server.try_recv() {
             self.admit(request);
         }
-        // No more connections; no more jobs. Threads end when they have emptied the queue.
+        // No more connections; no more jobs. Threads end when they have emptied the queue. What comes
+        // now over a connection that was open is not answered; its end says to ask elsewhere.
         drop(self.server);
         drop(self.jobs);
         match self.threads.recv_timeout(grace) {

@@ -86,8 +86,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), String> {
-    // Signals first: one that comes while the database is being filled ends the process as it
-    // would without a handler only if there is none yet, and halfway is not what anybody wants.
+    // First, so that a signal at any moment from here on is a stop in good order.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| error.to_string())?;
 
     // From the inside out: the database, the caches in front of it, the routes, the door. Whatever

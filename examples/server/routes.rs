@@ -95,7 +95,9 @@ impl App {
             // It may have been written all the same, if all that failed was to hear of it.
             drop(self.caches.products.invalidate(&id));
             return match error {
-                database::Error::NoConnection => Reply::unavailable(&error.to_string()),
+                database::Error::NoConnection | database::Error::TooSlow => {
+                    Reply::unavailable(&error.to_string())
+                }
                 database::Error::Sqlite(_) => Reply::error(502, &error.to_string()),
             };
         }
