@@ -20,7 +20,7 @@ use onefill::{Cache, Fill, Load, Source};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use servers::{Server, eventually};
+use servers::{Cluster, Server, eventually};
 
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
@@ -301,6 +301,30 @@ fn it_prints_notices_as_they_come_until_it_is_interrupted() {
     let mut err = String::new();
     watch.0.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(err, "");
+}
+
+#[test]
+fn a_cluster_is_looked_into_node_by_node() {
+    let cluster = Cluster::start();
+    let url = format!("redis-cluster://127.0.0.1:{}", cluster.nodes()[0].port());
+    let products = products(&url, None);
+    let keys = 100..120;
+    for key in keys.clone() {
+        let _ = products.get(&key).unwrap();
+    }
+    let one = inspect(&url, &["product", "107"]);
+    assert_eq!((one.len(), &one[0]["value"]["state"]), (1, &json!("fresh")));
+    assert_refused(&url, &["inspect", "product"], "name each master, as in --node");
+
+    let nodes = cluster.urls();
+    let nodes: Vec<_> = nodes.iter().flat_map(|url| ["--node", url]).collect();
+    let all = inspect(&url, &[&["product"], &nodes[..]].concat());
+    let found: Vec<_> = all.iter().map(|found| found["key"].as_str().unwrap()).collect();
+    assert_eq!(found, keys.map(|key| format!("{key};")).collect::<Vec<_>>());
+    assert!(all.iter().all(|found| found["value"]["state"] == "fresh"), "{all:?}");
+
+    succeed(&url, &["invalidate", "product", "107"]);
+    eventually("it is forgotten", || products.peek(&107).is_none());
 }
 
 /// Answers whatever is said with this, at this address.

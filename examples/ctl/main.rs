@@ -36,6 +36,9 @@ struct Ctl {
     /// Where the shared tier is: what the fleet is given.
     #[arg(long, value_name = "URL", global = true, default_value = "redis://127.0.0.1:6379")]
     redis: String,
+    /// Of a cluster: a master whose keys are listed. All of them, for all keys.
+    #[arg(long = "node", value_name = "URL", global = true)]
+    nodes: Vec<String>,
     /// The namespace that the fleet is given.
     #[arg(long, global = true, default_value = "onefill")]
     namespace: String,
@@ -86,7 +89,8 @@ fn main() -> ExitCode {
     let ctl = Ctl::parse();
     let timeout = Duration::from_millis(ctl.timeout_ms);
     let mut out = io::stdout().lock();
-    let end = Place::new(ctl.redis, &ctl.namespace, timeout).and_then(|place| match &ctl.command {
+    let place = Place::new(ctl.redis, &ctl.nodes, &ctl.namespace, timeout);
+    let end = place.and_then(|place| match &ctl.command {
         Command::Inspect(inspect) => inspect.run(&place, &mut out),
         Command::Invalidate(invalidate) => invalidate.run(&place, &mut out),
         Command::Watch(watch) => watch.run(&place, &mut out),

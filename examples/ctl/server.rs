@@ -12,17 +12,26 @@ use crate::Failure;
 pub(crate) struct Place {
     url: String,
     address: Address,
+    /// Whose names are listed, where the server is a cluster.
+    nodes: Vec<Address>,
     namespace: String,
     pub(crate) names: Namespace,
     pub(crate) timeout: Duration,
 }
 
 impl Place {
-    pub(crate) fn new(url: String, namespace: &str, timeout: Duration) -> Result<Place, Failure> {
-        let address = Address::parse(&url).map_err(|error| Failure::Told(error.to_string()))?;
+    pub(crate) fn new(
+        url: String,
+        nodes: &[String],
+        namespace: &str,
+        timeout: Duration,
+    ) -> Result<Place, Failure> {
+        let parse =
+            |url: &str| Address::parse(url).map_err(|error| Failure::Told(error.to_string()));
         Ok(Place {
+            address: parse(&url)?,
             url,
-            address,
+            nodes: nodes.iter().map(|url| parse(url)).collect::<Result<_, _>>()?,
             namespace: namespace.to_owned(),
             names: Namespace::new(namespace),
             timeout,
@@ -32,15 +41,11 @@ impl Place {
     /// What all names of the namespace begin with.
     pub(crate) fn prefix(&self) -> Vec<u8> {
         let channel = self.names.channel();
-        channel.trim_end_matches("ev").as_bytes().to_vec()
+        channel.strip_suffix("ev").unwrap_or(&channel).as_bytes().to_vec()
     }
 
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
-    }
-
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.address, Address::Cluster(_))
     }
 
     pub(crate) fn deadline(&self) -> Deadline {
@@ -50,7 +55,11 @@ impl Place {
     /// A connection of our own. That it is one to a server of the right kind, which lets us in, is
     /// known from its first answer.
     pub(crate) fn connect(&self) -> Result<Server<'_>, Failure> {
-        let dial = self.address.clone().into_dial();
+        self.connect_to(&self.address)
+    }
+
+    fn connect_to(&self, address: &Address) -> Result<Server<'_>, Failure> {
+        let dial = address.clone().into_dial();
         let wire = dial.dial(self.deadline()).map_err(failure)?;
         Ok(Server { wire, place: self })
     }
@@ -101,14 +110,31 @@ impl Server<'_> {
         }
     }
 
-    /// All names that match.
+    /// All names that match, on all nodes of a cluster that were named.
     pub(crate) fn scan(&mut self, pattern: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
-        if self.place.is_cluster() {
-            return Err(Failure::told(
-                "the names on a cluster are on all of its nodes: ask one at a time, as in \
-                 redis://node1.internal:6379",
-            ));
-        }
+        let mut names = match (&self.place.address, &self.place.nodes[..]) {
+            (Address::Cluster(_), []) => {
+                return Err(Failure::told(
+                    "the names on a cluster are on all of its nodes: name each master, as in \
+                     --node redis://node1.internal:6379 --node redis://node2.internal:6379",
+                ));
+            }
+            (_, []) => self.scan_here(pattern)?,
+            (_, nodes) => {
+                let mut names = Vec::new();
+                for node in nodes {
+                    names.append(&mut self.place.connect_to(node)?.scan_here(pattern)?);
+                }
+                names
+            }
+        };
+        // A server may tell a name twice; and a replica tells its master's.
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn scan_here(&mut self, pattern: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
         let (mut names, mut cursor) = (Vec::new(), b"0".to_vec());
         loop {
             let command: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", pattern, b"COUNT", b"1000"];
@@ -121,14 +147,10 @@ impl Server<'_> {
                 _ => None,
             }));
             if next == b"0" {
-                break;
+                return Ok(names);
             }
             cursor = next;
         }
-        // A server may tell a name twice.
-        names.sort();
-        names.dedup();
-        Ok(names)
     }
 }
 
