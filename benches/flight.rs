@@ -13,17 +13,10 @@
 //!   without deadlines, and once with one in each call, for those that can: a `Group` and
 //!   quick_cache.
 //!
-//! Absolute figures mean little on a shared machine. So the contenders take turns, one round each
-//! and then the next, until the time is up; figures are medians over the rounds, and what is
-//! compared are the medians of the same run. Lower is better:
-//!
-//! ```text
-//! RATIO name value target <=x
-//! ```
-//!
 //! `cargo bench --bench flight` measures everything, `cargo bench --bench flight -- herd200` what
-//! has a ratio of such a name. Without cargo's own `--bench` (under `cargo test --benches`) there
-//! is one round of each, to see that it runs.
+//! has a ratio of such a name. How is told in [`support`].
+
+mod support;
 
 use std::array;
 use std::collections::HashMap;
@@ -31,12 +24,14 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use onefill::Group;
 use quick_cache::sync::GuardResult;
+
+use support::{Ratio, Report, medians, ratio};
 
 /// Entries a cache keeps. Nothing is asked for twice, so more would measure the allocator.
 const KEPT: usize = 1_000;
@@ -149,66 +144,14 @@ fn moka() -> Moka {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let report = Report {
-        filter: arguments.iter().find(|argument| !argument.starts_with('-')).cloned(),
-        in_earnest: arguments.iter().any(|argument| argument == "--bench"),
-    };
+    let report = Report::asked_for();
     let ratios = [
         misses_of_one(&report),
         misses_of_two(&report),
         herd::<200>(&report, Duration::from_secs(20)),
         herd::<1_000>(&report, Duration::from_secs(40)),
     ];
-    for ratio in ratios.iter().flatten().filter(|ratio| report.wants(&ratio.name)) {
-        println!("RATIO {} {:.3} target <={:.2}", ratio.name, ratio.value, ratio.target);
-    }
-}
-
-/// What is asked for, and for how long it is measured.
-struct Report {
-    filter: Option<String>,
-    in_earnest: bool,
-}
-
-impl Report {
-    fn wants(&self, name: &str) -> bool {
-        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
-    }
-
-    /// Calls `round` at least once, until the time is up. The first time warms everything up and
-    /// does not count, if it is not the only one.
-    fn rounds<T>(&self, time: Duration, mut round: impl FnMut() -> T) -> Vec<T> {
-        let first = round();
-        if !self.in_earnest {
-            return vec![first];
-        }
-        let began = Instant::now();
-        let mut rounds = vec![round()];
-        while began.elapsed() < time {
-            rounds.push(round());
-        }
-        rounds
-    }
-}
-
-struct Ratio {
-    name: String,
-    value: f64,
-    target: f64,
-}
-
-fn ratio(name: impl Into<String>, ours: f64, theirs: f64, target: f64) -> Ratio {
-    Ratio { name: name.into(), value: ours / theirs, target }
-}
-
-/// The median over the rounds of each contender's figure.
-fn medians<const N: usize>(rounds: &[[f64; N]]) -> [f64; N] {
-    array::from_fn(|contender| {
-        let mut figures: Vec<f64> = rounds.iter().map(|round| round[contender]).collect();
-        figures.sort_by(f64::total_cmp);
-        figures[figures.len() / 2]
-    })
+    report.print(ratios.into_iter().flatten());
 }
 
 const MISSERS: [&str; 4] = ["onefill", "quick_cache", "moka", "OnceLock map"];
@@ -243,45 +186,12 @@ fn misses_of_two(report: &Report) -> Vec<Ratio> {
 fn misses<const THREADS: usize>(report: &Report, count: u64) -> [f64; 4] {
     let contenders: [&dyn Contender; 4] =
         [&onefill(), &quick_cache(), &moka(), &OnceLocks::default()];
-    let start = Barrier::new(THREADS);
-    let finish = Barrier::new(THREADS);
-    let over = OnceLock::new();
-    // From each thread: the first to start and the last to end are what a round took.
-    let spans = Mutex::new(Vec::new());
-
-    let turn = |thread: u64, turn: u64| {
-        let first = (turn * THREADS as u64 + thread) * count;
-        start.wait();
-        if over.get().is_some() {
-            return false;
-        }
-        let began = Instant::now();
-        contenders[turn as usize % contenders.len()].misses(first..first + count);
-        let ended = Instant::now();
-        spans.lock().unwrap().push((began, ended));
-        finish.wait();
-        true
-    };
-    let rounds = thread::scope(|scope| {
-        for thread in 1..THREADS as u64 {
-            scope.spawn(move || (0..).take_while(|&number| turn(thread, number)).count());
-        }
-        let mut turns = 0..;
-        let rounds = report.rounds(Duration::from_secs(4), || {
-            array::from_fn(|_| {
-                turn(0, turns.next().unwrap());
-                let spans = std::mem::take(&mut *spans.lock().unwrap());
-                let began = spans.iter().map(|span| span.0).min().unwrap();
-                let ended = spans.iter().map(|span| span.1).max().unwrap();
-                (ended - began).as_nanos() as f64 / (THREADS as u64 * count) as f64
-            })
-        });
-        let _ = over.set(());
-        start.wait();
-        rounds
+    let rounds = report.in_turns(1, Duration::from_secs(4), THREADS, |turn| {
+        let first = (turn.number * THREADS + turn.thread) as u64 * count;
+        contenders[turn.contender].misses(first..first + count);
     });
 
-    let figures = medians(&rounds);
+    let figures = medians(&rounds).map(|turn| turn / (THREADS as u64 * count) as f64);
     println!("misses, {THREADS} thread(s), {} rounds: ns per call", rounds.len());
     for (name, figure) in MISSERS.iter().zip(figures) {
         println!("  {name:<24} {figure:>9.1}");
@@ -329,7 +239,7 @@ fn herd<const THREADS: usize>(report: &Report, time: Duration) -> Vec<Ratio> {
             })
             .collect();
         let threads: Vec<&Thread> = members.iter().map(|member| member.thread()).collect();
-        let rounds = report.rounds(time, || array::from_fn(|_| herd.turn(&threads)));
+        let rounds = report.rounds(1, time, || array::from_fn(|_| herd.turn(&threads)));
         herd.end(&threads);
         rounds
     });

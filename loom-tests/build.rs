@@ -14,24 +14,37 @@ use std::{env, fs};
 
 use bugs::{BUGS, Edit};
 
-/// The rooms that hold an order to get wrong: a file or a directory of `../src` each.
-const ROOMS: &[&str] = &["flight"];
+/// The rooms that hold an order to get wrong, and what goes with them: where each is, the file or
+/// directory, and the module.
+const ROOMS: &[(&str, &str, &str)] = &[
+    ("../src", "flight", "flight"),
+    ("../src", "admission", "admission"),
+    ("../src", "workers", "workers"),
+    ("../src", "local", "unstepped"),
+    ("src", "stepped", "local"),
+    ("../src", "cache", "cache"),
+    ("src", "doors", "doors"),
+];
 
 /// The rooms that all share with the sound library. Not copying [`sync`](../src/sync.rs) keeps the
 /// model itself one.
-const SHARED: &str = "deadline, error, sync";
+const SHARED: &str = "clock, deadline, error, fleet, freshness, stats, sync, telemetry";
 
 /// What a scenario imports from its library.
-const FACADE: &str = "pub use crate::{Cap, Deadline, Error};
+const FACADE: &str = "pub use crate::{Cap, Clock, Deadline, Error};
+    pub use cache::{Answer, Cache, CacheBuilder, Fill, Load, Source};
     pub use flight::{FailurePolicy, Group, GroupBuilder, Join, Lead};";
+
+/// What the scenarios have in common, beside them.
+const COMMON: &[&str] = &["herd", "shop"];
 
 fn main() {
     println!("cargo::rerun-if-changed=../src");
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=src/bugs.rs");
+    println!("cargo::rerun-if-changed=src");
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
-    let scenarios = here.join("tests/scenarios/mod.rs");
+    let scenarios = here.join("tests/scenarios");
 
     let (mut mutants, mut teeth) = (String::new(), String::new());
     let caught_by = BUGS.iter().flat_map(|bug| bug.caught_by).map(|(scenario, _)| *scenario);
@@ -41,8 +54,9 @@ fn main() {
         let name = bug.name;
         let mut made = 0;
         let mut rooms = String::new();
-        for room in ROOMS {
-            let source = here.join("../src").join(room);
+        for (root, room, module) in ROOMS {
+            let root = here.join(root);
+            let source = root.join(room);
             let (source, file) = if source.is_dir() {
                 (source, PathBuf::from(room).join("mod.rs"))
             } else {
@@ -50,7 +64,7 @@ fn main() {
             };
             let copy = out.join(name);
             for file in files(&source) {
-                let path = file.strip_prefix(here.join("../src")).unwrap();
+                let path = file.strip_prefix(&root).unwrap();
                 let text = fs::read_to_string(&file).unwrap();
                 let (text, edits) = edit(name, path, text, bug.edits);
                 made += edits;
@@ -58,7 +72,7 @@ fn main() {
                 fs::create_dir_all(copy.join(path).parent().unwrap()).unwrap();
                 fs::write(copy.join(path), text).unwrap();
             }
-            writeln!(rooms, "    #[path = {:?}] mod {room};", copy.join(file)).unwrap();
+            writeln!(rooms, "    #[path = {:?}] pub mod {module};", copy.join(file)).unwrap();
         }
         assert_eq!(made, bug.edits.len(), "{name}: an edit of a file that is in no room");
         writeln!(
@@ -75,13 +89,28 @@ fn main() {
     fs::write(out.join("teeth.rs"), teeth).unwrap();
 }
 
-/// A module with a test for each of `caught_by`, over `library`.
+/// A module with a test for each of `caught_by`, over `library`, and no more of the scenarios than
+/// those need: they are compiled for each bug.
 fn children(
     name: &str,
     library: &str,
     scenarios: &Path,
     caught_by: BTreeSet<&'static str>,
 ) -> String {
+    let rooms = caught_by.iter().map(|scenario| scenario.split("::").next().unwrap());
+    let rooms: String = COMMON
+        .iter()
+        .copied()
+        .chain(rooms)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .map(|room| {
+            format!(
+                "        #[path = {:?}] pub mod {room};\n",
+                scenarios.join(room).with_extension("rs")
+            )
+        })
+        .collect();
     let tests: String = caught_by
         .iter()
         .map(|scenario| {
@@ -93,7 +122,7 @@ fn children(
     format!(
         "mod {name} {{
     use {library} as onefill;
-    #[allow(dead_code)] #[path = {scenarios:?}] mod scenarios;
+    #[allow(dead_code)] mod scenarios {{\n        use super::onefill;\n{rooms}    }}
 {tests}}}\n"
     )
 }

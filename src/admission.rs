@@ -151,7 +151,7 @@ impl Admission {
             return Err(NotAdmitted { waited: Duration::ZERO });
         }
         // The permits of other admissions, that is: two threads that each wait for what the other
-        // one holds would wait for ever.
+        // one holds would wait for ever (seeded bug: `queue_with_a_permit`).
         let lent = lend();
         let admitted = self.wait(lane, deadline);
         drop(lent);
@@ -163,6 +163,7 @@ impl Admission {
         if let Some(permit) = self.enter_nested() {
             return Some(permit);
         }
+        // One hold of the lock (seeded bug: `look_and_enter_in_two_steps`).
         let admitted = self.desk.lock().admit(self, lane);
         admitted.then(|| self.hold(lane))
     }
@@ -199,7 +200,8 @@ impl Admission {
     fn wait(&self, lane: Lane, deadline: Deadline) -> bool {
         let mut desk = self.desk.lock();
         // Looked at again now that the lock stays held until this caller is in its queue: a permit
-        // that was given back since would be handed to nobody.
+        // that was given back since would be handed to nobody (seeded bug:
+        // `queue_without_looking_again`).
         if desk.admit(self, lane) {
             return true;
         }
@@ -209,7 +211,9 @@ impl Admission {
         desk.queue(lane).waiting.insert(number, Arc::clone(&turn));
         while desk.queue(lane).waiting.contains_key(&number) {
             if !deadline.wait(&turn, &mut desk) {
-                // Not there any more: handed a permit in this very moment, which would be lost.
+                // Not there any more: handed a permit in this very moment, which would be lost
+                // (seeded bug: `late_ignores_the_permit`). And if it is there still it must not
+                // stay, or the next would be (seeded bug: `leave_without_leaving_the_queue`).
                 return desk.queue(lane).waiting.remove(&number).is_none();
             }
         }
@@ -222,7 +226,8 @@ impl Admission {
             desk.queue(lane).running -= 1;
             desk.hand_over(self)
         };
-        // It looks for its number under the lock, so not before the lock is free.
+        // It looks for its number under the lock, so not before the lock is free. Nobody else wakes
+        // it (seeded bug: `release_without_wake`).
         if let Some(turn) = turn {
             turn.notify_one();
         }
@@ -242,7 +247,7 @@ impl Desk {
         }
     }
 
-    /// Whether a permit is free for `lane`.
+    /// Whether a permit is free for `lane` (seeded bug: `background_takes_all`).
     fn has_room(&self, admission: &Admission, lane: Lane) -> bool {
         self.foreground.running + self.background.running < admission.permits
             && (lane == Lane::Foreground || self.background.running < admission.background)
@@ -328,7 +333,8 @@ pub(crate) struct Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         for (admission, lane) in &self.lent {
-            // Not if the last guard is gone, nor if a nested load has taken it back already.
+            // Not if the last guard is gone, nor if a nested load has taken it back already. Else
+            // it is given back once more than it was taken (seeded bug: `lent_is_not_taken_back`).
             let still_lent = held_here(|all| {
                 let held = all.iter_mut().find(|held| Arc::ptr_eq(&held.admission, admission));
                 held.is_some_and(|held| !std::mem::replace(&mut held.out, true))

@@ -164,7 +164,7 @@ mod system {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::BTreeSet;
     use std::thread;

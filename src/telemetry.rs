@@ -25,6 +25,15 @@ pub(crate) fn hearing_changed(hears: bool) {
     let _ = hears;
 }
 
+/// Why no notices come.
+#[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+pub(crate) fn deaf(why: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(why, "cannot listen to other processes, trying again");
+    #[cfg(not(feature = "tracing"))]
+    let _ = why;
+}
+
 /// Something came over the channel of notices that is none.
 #[cfg(any(feature = "r2d2_redis", feature = "redis"))]
 pub(crate) fn strange_notice(len: usize) {

@@ -127,7 +127,8 @@ impl Workers {
             return Err(Rejected(job));
         }
         // A thread that is about to ask for its next job counts as busy with it, or a job could
-        // be left to wait behind that one while a thread was still to be had.
+        // be left to wait behind that one while a thread was still to be had. So does a thread that
+        // runs one (seeded bug: `busy_threads_do_not_count`).
         if crew.in_hand() >= crew.threads && crew.threads < self.pool.threads {
             self.start_thread(&mut crew);
         }
@@ -136,6 +137,8 @@ impl Workers {
         let Some(door) = crew.door.as_ref().filter(|_| room) else {
             return Err(Rejected(job));
         };
+        // Counted under the lock it is let in under: a thread counts it off as soon as it has it
+        // (seeded bug: `counted_once_it_is_let_in`).
         door.try_send(job).map_err(|refused| Rejected(refused.into_inner()))?;
         crew.queued += 1;
         Ok(())
@@ -159,14 +162,18 @@ impl Workers {
         let mut crew = self.pool.crew.lock();
         let door = crew.door.take();
         drop(crew);
-        // Threads that wait for a job find that there will be none.
+        // Threads that wait for a job find that there will be none (seeded bug: `door_left_open`).
+        // What is in the queue they may have before it is drained here.
         drop(door);
         while let Ok(job) = self.pool.jobs.try_recv() {
+            // Counted, and the lock given back: to drop a job is to run the code of others (seeded
+            // bug: `drained_under_the_lock`).
             self.pool.crew.lock().queued -= 1;
             contain(|| drop(job));
         }
 
         let mut crew = self.pool.crew.lock();
+        // Seeded bug: `worker_waits_for_itself`.
         if self.is_worker() {
             return crew.threads - 1;
         }
@@ -230,13 +237,15 @@ impl Pool {
         let mut crew = self.crew.lock();
         crew.threads -= 1;
         if crew.threads == 0 {
-            // All: there may be several who close.
+            // All: there may be several who close (seeded bugs: `closer_not_woken`,
+            // `one_closer_woken`).
             self.empty.notify_all();
         }
     }
 
     /// Whether the job just taken from the queue is to be run. Not if the pool was closed since: a
-    /// closed channel still gives out what is in it.
+    /// closed channel still gives out what is in it (seeded bug: `begin_after_the_close`). From here
+    /// to its end it counts as running (seeded bug: `serve_without_counting`).
     fn begin(&self) -> bool {
         let mut crew = self.crew.lock();
         crew.queued -= 1;

@@ -18,12 +18,19 @@ pub struct Bug {
 #[derive(Debug)]
 pub struct Edit(pub &'static str, pub &'static str, pub &'static str);
 
+const ADMISSION: &str = "admission.rs";
+const CACHE: &str = "cache/mod.rs";
 const FLIGHT: &str = "flight/mod.rs";
 const GROUP: &str = "flight/group.rs";
+const LADDER: &str = "cache/ladder.rs";
 const LEAD: &str = "flight/lead.rs";
+const LEADER: &str = "cache/leader.rs";
+const REFRESH: &str = "cache/refresh.rs";
 const REGISTRY: &str = "flight/registry.rs";
+const SEAM: &str = "flight/seam.rs";
 const SEATS: &str = "flight/seats.rs";
 const WAITS: &str = "flight/waits.rs";
+const WORKERS: &str = "workers.rs";
 
 /// What loom says when everybody waits.
 const DEADLOCK: &str = "deadlock; threads =";
@@ -34,6 +41,12 @@ const REMEMBERED: &str = "an outcome was remembered";
 const MISCOUNTED: &str = "nobody waits, but somebody is counted";
 const CAP_BROKEN: &str = "more wait than may";
 const NO_ROOM: &str = "turned away although there was room";
+const UNDERFLOW: &str = "attempt to subtract with overflow";
+const TOO_MANY: &str = "more loaders run than may";
+const PERMIT_OUT: &str = "a permit is out, but nobody has it";
+const LOADED_AGAIN: &str = "loaded again what was kept";
+const INVALIDATED: &str = "served what was invalidated";
+const PUT_LOST: &str = "a load won over a put";
 const NO_CYCLE: &str = "refused although no cycle would have closed";
 
 /// Every seeded bug.
@@ -379,5 +392,302 @@ pub const BUGS: &[Bug] = &[
         name: "promoted_is_not_the_driver",
         edits: &[Edit(SEATS, "self.driver = driver; self.handed_over", "self.handed_over")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
+    },
+    // A lead on its way to another thread.
+    Bug {
+        name: "let_go_keeps_the_driver",
+        edits: &[Edit(SEAM, "seats.driven_by(ThreadNo::NOBODY); true", "true")],
+        caught_by: &[("passing_on::a_lead_on_its_way_is_taken_once", "WouldDeadlock")],
+    },
+    Bug {
+        name: "let_go_past_a_driver",
+        edits: &[Edit(SEAM, "if seats.promote_a_driver() { return false; }", "")],
+        caught_by: &[("passing_on::nobody_waits_for_a_thread_that_waits", DEADLOCK)],
+    },
+    Bug {
+        name: "nobody_takes_over",
+        edits: &[Edit(
+            FLIGHT,
+            "wait.takes_over && waits::is_driving() && seats.take_over()",
+            "false",
+        )],
+        caught_by: &[
+            ("passing_on::nobody_waits_for_a_thread_that_waits", DEADLOCK),
+            ("behind::a_loader_on_a_worker_may_ask", DEADLOCK),
+        ],
+    },
+    Bug {
+        name: "taken_over_twice",
+        edits: &[Edit(
+            SEATS,
+            "let undriven = self.driver == ThreadNo::NOBODY;",
+            "let undriven = true;",
+        )],
+        caught_by: &[("passing_on::a_lead_on_its_way_is_taken_once", "Causality violation")],
+    },
+    Bug {
+        name: "hand_over_what_was_forgotten",
+        edits: &[Edit(
+            LEAD,
+            "group.registry.while_boarded(*hash, flight, || flight.hand_over())",
+            "flight.hand_over()",
+        )],
+        caught_by: &[("hand_over::a_forgotten_flight_is_not_handed_over", TWO_LOADS)],
+    },
+    // Admission.
+    Bug {
+        name: "look_and_enter_in_two_steps",
+        edits: &[Edit(
+            ADMISSION,
+            "let admitted = self.desk.lock().admit(self, lane);",
+            "let admitted = self.desk.lock().has_room(self, lane);
+             if admitted { self.desk.lock().queue(lane).running += 1; }",
+        )],
+        caught_by: &[("permits::a_permit_that_is_given_back_serves_who_waits", TOO_MANY)],
+    },
+    Bug {
+        name: "queue_without_looking_again",
+        edits: &[Edit(ADMISSION, "if desk.admit(self, lane) { return true; }", "")],
+        caught_by: &[("permits::a_permit_that_is_given_back_serves_who_waits", DEADLOCK)],
+    },
+    Bug {
+        name: "release_without_wake",
+        edits: &[Edit(ADMISSION, "turn.notify_one();", "drop(turn);")],
+        caught_by: &[("permits::a_permit_that_is_given_back_serves_who_waits", DEADLOCK)],
+    },
+    Bug {
+        name: "late_ignores_the_permit",
+        edits: &[Edit(
+            ADMISSION,
+            "return desk.queue(lane).waiting.remove(&number).is_none();",
+            "desk.queue(lane).waiting.remove(&number); return false;",
+        )],
+        caught_by: &[
+            ("permits::a_permit_is_not_lost_to_a_deadline", PERMIT_OUT),
+            ("reading::a_permit_comes_back_however_the_load_ends", PERMIT_OUT),
+        ],
+    },
+    Bug {
+        name: "leave_without_leaving_the_queue",
+        edits: &[Edit(
+            ADMISSION,
+            "return desk.queue(lane).waiting.remove(&number).is_none();",
+            "return !desk.queue(lane).waiting.contains_key(&number);",
+        )],
+        caught_by: &[("permits::a_permit_is_not_lost_to_a_deadline", PERMIT_OUT)],
+    },
+    Bug {
+        name: "background_takes_all",
+        edits: &[Edit(
+            ADMISSION,
+            "&& (lane == Lane::Foreground || self.background.running < admission.background)",
+            "",
+        )],
+        caught_by: &[("permits::the_background_leaves_room", TOO_MANY)],
+    },
+    Bug {
+        name: "queue_with_a_permit",
+        edits: &[Edit(ADMISSION, "let lent = lend(); let admitted", "let lent = (); let admitted")],
+        caught_by: &[("permits::two_that_need_each_others_admission_get_it", DEADLOCK)],
+    },
+    Bug {
+        name: "lent_is_not_taken_back",
+        edits: &[Edit(ADMISSION, "if still_lent {", "if false {")],
+        caught_by: &[(
+            "permits::two_that_need_each_others_admission_get_it",
+            "a permit that was lent is not taken back",
+        )],
+    },
+    // Workers.
+    Bug {
+        name: "counted_once_it_is_let_in",
+        edits: &[Edit(
+            WORKERS,
+            "door.try_send(job).map_err(|refused| Rejected(refused.into_inner()))?;
+             crew.queued += 1;",
+            "let sent = door.try_send(job).map_err(|refused| Rejected(refused.into_inner()));
+             drop(crew);
+             sent?;
+             self.pool.crew.lock().queued += 1;",
+        )],
+        caught_by: &[("pool::a_job_is_run_once_or_given_back", UNDERFLOW)],
+    },
+    Bug {
+        name: "serve_without_counting",
+        edits: &[
+            Edit(WORKERS, "crew.running += 1;", ""),
+            Edit(WORKERS, "self.crew.lock().running -= 1;", ""),
+        ],
+        caught_by: &[("pool::at_once_is_not_behind_another", DEADLOCK)],
+    },
+    Bug {
+        name: "busy_threads_do_not_count",
+        edits: &[Edit(
+            WORKERS,
+            "if crew.in_hand() >= crew.threads && crew.threads",
+            "if crew.queued >= crew.threads && crew.threads",
+        )],
+        caught_by: &[("pool::no_job_waits_while_a_thread_can_be_had", DEADLOCK)],
+    },
+    Bug {
+        name: "begin_after_the_close",
+        edits: &[Edit(WORKERS, "let open = crew.door.is_some();", "let open = true;")],
+        caught_by: &[(
+            "pool::no_job_begins_in_a_pool_that_is_closed",
+            "a job began in a pool that was closed",
+        )],
+    },
+    Bug {
+        name: "drained_under_the_lock",
+        edits: &[Edit(
+            WORKERS,
+            "self.pool.crew.lock().queued -= 1; contain(|| drop(job));",
+            "let mut crew = self.pool.crew.lock(); crew.queued -= 1; contain(|| drop(job));",
+        )],
+        caught_by: &[("pool::a_pool_closes_whatever_is_in_it", DEADLOCK)],
+    },
+    Bug {
+        name: "door_left_open",
+        edits: &[Edit(WORKERS, "drop(door);", "std::mem::forget(door);")],
+        caught_by: &[("pool::a_pool_closes_whatever_is_in_it", DEADLOCK)],
+    },
+    Bug {
+        name: "closer_not_woken",
+        edits: &[Edit(WORKERS, "self.empty.notify_all();", "")],
+        caught_by: &[("pool::a_pool_closes_whatever_is_in_it", DEADLOCK)],
+    },
+    Bug {
+        name: "one_closer_woken",
+        edits: &[Edit(WORKERS, "self.empty.notify_all();", "self.empty.notify_one();")],
+        caught_by: &[("pool::a_pool_closes_whatever_is_in_it", DEADLOCK)],
+    },
+    Bug {
+        name: "worker_waits_for_itself",
+        edits: &[Edit(WORKERS, "if self.is_worker() { return crew.threads - 1; }", "")],
+        caught_by: &[("pool::a_worker_that_closes_waits_for_nobody", DEADLOCK)],
+    },
+    // The cache: what is kept.
+    Bug {
+        name: "lead_without_a_second_look",
+        edits: &[Edit(
+            LADDER,
+            "if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {",
+            "if let Some(kept) = None::<Kept<V>> {",
+        )],
+        caught_by: &[
+            ("reading::what_is_kept_is_loaded_once", LOADED_AGAIN),
+            ("behind::a_worker_loads_for_whoever_waits", LOADED_AGAIN),
+        ],
+    },
+    Bug {
+        name: "stored_all_the_same",
+        edits: &[Edit(LEADER, "lifetime.filter(|_| fill.store)", "lifetime")],
+        caught_by: &[(
+            "reading::what_is_not_to_be_stored_is_shared_and_gone",
+            "stored what was not to be",
+        )],
+    },
+    Bug {
+        name: "remove_before_forget",
+        edits: &[Edit(
+            CACHE,
+            "self.room.group.forget(key); drop(self.room.local.remove(key));",
+            "drop(self.room.local.remove(key)); self.room.group.forget(key);",
+        )],
+        caught_by: &[
+            ("changes::what_was_invalidated_is_never_served", INVALIDATED),
+            ("changes::what_was_invalidated_is_not_refreshed", INVALIDATED),
+        ],
+    },
+    Bug {
+        name: "clear_before_forgetting_all",
+        edits: &[Edit(
+            CACHE,
+            "self.room.group.forget_all(); drop(self.room.local.clear());",
+            "drop(self.room.local.clear()); self.room.group.forget_all();",
+        )],
+        caught_by: &[("changes::what_was_invalidated_is_never_served", INVALIDATED)],
+    },
+    Bug {
+        name: "store_after_retiring",
+        edits: &[Edit(
+            REGISTRY,
+            "store(); give_room_back(&mut shard);",
+            "give_room_back(&mut shard); drop(shard); store();",
+        )],
+        caught_by: &[
+            ("changes::what_was_invalidated_is_never_served", INVALIDATED),
+            ("changes::a_put_wins_over_a_load", PUT_LOST),
+        ],
+    },
+    Bug {
+        name: "store_whoever_is_boarded",
+        edits: &[Edit(
+            REGISTRY,
+            "let boarded = shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).ok()?;",
+            "let Ok(boarded) = shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)) \
+             else { store(); return None };",
+        )],
+        caught_by: &[
+            ("changes::what_was_invalidated_is_never_served", INVALIDATED),
+            ("changes::what_was_invalidated_is_not_refreshed", INVALIDATED),
+            ("changes::a_put_wins_over_a_load", PUT_LOST),
+        ],
+    },
+    Bug {
+        name: "put_in_two_steps",
+        edits: &[Edit(
+            CACHE,
+            "room.group.forget_and(key, || {",
+            "room.group.forget(key); Some(()).map(|()| {",
+        )],
+        caught_by: &[("changes::a_put_wins_over_a_load", PUT_LOST)],
+    },
+    // The cache: who loads, where, and with what in hand.
+    Bug {
+        name: "wait_with_a_permit",
+        edits: &[Edit(
+            LADDER,
+            "let _lent = admission::lend(); self.group.join_now(key, deadline, now)",
+            "self.group.join_now(key, deadline, now)",
+        )],
+        caught_by: &[("reading::who_waits_for_another_load_lends_its_permit", DEADLOCK)],
+    },
+    Bug {
+        name: "refresh_without_a_second_look",
+        edits: &[Edit(
+            REFRESH,
+            "if let Some(newer) = self.overtaken(key, kept) { self.give_way(lead, newer); return; }",
+            "",
+        )],
+        caught_by: &[("behind::what_is_stale_is_refreshed_once", "refreshed again what was fresh")],
+    },
+    Bug {
+        name: "ask_and_queue",
+        edits: &[Edit(REFRESH, "if asked_by_a_loader && !self.is_closed() {", "if false {")],
+        caught_by: &[("behind::a_loader_that_asks_does_not_wait_for_the_queue", DEADLOCK)],
+    },
+    Bug {
+        name: "dropped_unrun_lands_nothing",
+        edits: &[Edit(REFRESH, "drop(flight.attach(&self.room.group));", "drop(flight);")],
+        caught_by: &[
+            ("closing::everyone_comes_back_from_a_cache_that_is_closed", DEADLOCK),
+            ("closing::no_refresh_is_left_in_a_cache_that_is_closed", STILL_BOARDED),
+            ("behind::a_refresh_that_is_not_admitted_leaves_no_mark", STILL_BOARDED),
+        ],
+    },
+    Bug {
+        name: "closed_after_the_workers",
+        edits: &[Edit(
+            CACHE,
+            "self.closed.store(true, Ordering::Relaxed); self.workers.close(deadline)",
+            "let left = self.workers.close(deadline);
+             self.closed.store(true, Ordering::Relaxed);
+             left",
+        )],
+        caught_by: &[(
+            "closing::everyone_comes_back_from_a_cache_that_is_closed",
+            "closed, but the call says Overloaded",
+        )],
     },
 ];

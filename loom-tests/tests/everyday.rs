@@ -37,6 +37,7 @@ claims! {
         an_abandoned_flight_is_shared_if_told_to
         a_failure_is_handed_over_if_told_to
         each_retries_for_itself
+        a_forgotten_flight_is_not_handed_over
         the_most_patient_follower_leads;
     caps:
         the_cap_holds
@@ -47,4 +48,39 @@ claims! {
         a_landed_flight_closes_no_cycle
         a_wait_that_timed_out_closes_no_cycle
         a_cycle_through_a_promoted_follower_is_found;
+    passing_on:
+        a_lead_on_its_way_is_taken_once
+        a_lead_that_nobody_takes_on_is_a_followers
+        nobody_waits_for_a_thread_that_waits;
+    permits:
+        a_permit_that_is_given_back_serves_who_waits
+        a_permit_is_not_lost_to_a_deadline
+        the_background_leaves_room
+        two_that_need_each_others_admission_get_it;
+    pool:
+        a_job_is_run_once_or_given_back
+        at_once_is_not_behind_another
+        no_job_waits_while_a_thread_can_be_had
+        a_pool_closes_whatever_is_in_it
+        no_job_begins_in_a_pool_that_is_closed
+        a_worker_that_closes_waits_for_nobody;
+    reading:
+        what_is_kept_is_loaded_once
+        what_is_not_to_be_stored_is_shared_and_gone
+        a_permit_comes_back_however_the_load_ends
+        who_waits_for_another_load_lends_its_permit;
+    changes:
+        what_was_invalidated_is_never_served
+        what_was_invalidated_is_not_refreshed
+        a_put_wins_over_a_load
+        of_two_puts_one_stays;
+    behind:
+        what_is_stale_is_refreshed_once
+        a_refresh_that_is_not_admitted_leaves_no_mark
+        a_worker_loads_for_whoever_waits
+        a_loader_on_a_worker_may_ask
+        a_loader_that_asks_does_not_wait_for_the_queue;
+    closing:
+        everyone_comes_back_from_a_cache_that_is_closed
+        no_refresh_is_left_in_a_cache_that_is_closed;
 }

@@ -10,8 +10,9 @@ use loom_tests::model::explore;
 #[allow(dead_code, reason = "the scenarios' everyday sizes")]
 mod scenarios;
 
-use scenarios::herd::{End, herd};
-use scenarios::{caps, hand_over, landing, registry, waits};
+use loom_tests::doors::Lane::{Background, Foreground};
+use scenarios::herd::{End, KEY, herd};
+use scenarios::{caps, changes, closing, hand_over, landing, permits, registry, waits};
 
 macro_rules! explorations {
     ($($claim:ident: $callers:literal, $bound:expr, $scenario:expr;)*) => {$(
@@ -43,6 +44,10 @@ mod exhaustively {
         a_wait_cycle_is_found_under_every_schedule: 3, None, || waits::cycle_of(3, 1);
         a_landed_flight_closes_no_cycle: 2, None, || waits::landed_among(1);
         a_wait_that_timed_out_closes_no_cycle: 2, None, waits::timed_out;
+        a_permit_is_not_lost_to_a_deadline: 3, None,
+            || permits::crowd(1, &[Foreground, Background, Foreground], 2);
+        two_that_need_each_others_admission_get_it: 2, None, || permits::crosswise(2, 1);
+        what_was_invalidated_is_never_served: 2, None, || changes::invalidate_among(1, false);
     }
 }
 
@@ -63,5 +68,9 @@ mod four_callers {
             || hand_over::abandon_among(4, 1, 2, FailurePolicy::HandOver);
         the_cap_holds: 4, Some(3), || caps::the_cap_among(3, 2);
         a_wait_cycle_is_found_under_every_schedule: 4, Some(3), || waits::cycle_of(4, 1);
+        what_was_invalidated_is_never_served: 4, Some(3), || changes::invalidate_among(3, false);
+        a_put_wins_over_a_load: 4, Some(3), || changes::put_among(3);
+        everyone_comes_back_from_a_cache_that_is_closed: 4, Some(2),
+            || closing::close_among(2, true, &[KEY, KEY + 1]);
     }
 }

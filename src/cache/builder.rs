@@ -3,7 +3,6 @@
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::admission::Admission;
@@ -14,6 +13,7 @@ use crate::flight::{Group, GroupBuilder};
 use crate::freshness::Policy;
 use crate::local::{Capacity, Local};
 use crate::stats::Counters;
+use crate::sync::AtomicBool;
 use crate::workers::Workers;
 
 use super::remote::{Losers, Remote};
@@ -64,6 +64,7 @@ pub struct CacheBuilder<K, V, E> {
     max_stored: usize,
     loser_wait: Duration,
     losers: Losers,
+    expects_misses: bool,
 }
 
 type MakeRemote<K, V> = dyn FnOnce(&str, u32, usize) -> Remote<K, V>;
@@ -92,6 +93,7 @@ impl<K, V, E> CacheBuilder<K, V, E> {
             max_stored: 1024 * 1024,
             loser_wait: Duration::from_secs(2),
             losers: Losers::LoadAlone,
+            expects_misses: false,
         }
     }
 
@@ -279,6 +281,15 @@ impl<K, V, E> CacheBuilder<K, V, E> {
         self
     }
 
+    /// For a table whose keys are seldom in the shared tier: asks for the value and, where there is
+    /// none, for the lease in one step. That spares each miss a round trip, and makes a hit a
+    /// script where it was two plain commands: on Redis some eight times the server's CPU. Defaults
+    /// to looking first.
+    pub fn expect_misses(mut self) -> Self {
+        self.expects_misses = true;
+        self
+    }
+
     /// The loader of this cache: declared once, used by [`get`](Cache::get), by refreshes and by
     /// prewarm. It may run on any thread and for several keys at once.
     ///
@@ -327,6 +338,7 @@ where
             remote: self.remote.map(|make| make(&self.name, self.schema_version, self.max_stored)),
             loser_wait: self.loser_wait,
             losers: self.losers,
+            expects_misses: self.expects_misses,
             name: self.name.into(),
             loader: self.loader,
             counters: Counters::default(),

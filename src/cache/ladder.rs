@@ -237,23 +237,21 @@ where
         // Of what was heard before the call began, a load that it joins must know.
         let began = self.remote.as_ref().map(|remote| remote.shared().mark(&remote.key(key)));
         let mut source = Source::Followed;
-        let mut join = {
-            let _lent = admission::lend();
-            self.group.join_now(key, deadline, started)?
-        };
+        let mut join = self.join(key, deadline, Some(started))?;
         loop {
             let lead = match join {
                 Join::Landed(filled) => match self.landed(filled, source, terms, began)? {
                     Some(answer) => return Ok(answer),
                     // A value that is too old for this call.
                     None => {
-                        join = self.join(key, deadline)?;
+                        join = self.join(key, deadline, None)?;
                         continue;
                     }
                 },
                 Join::Lead(lead) => lead,
             };
-            // Another caller's load may have ended between the look at L1 and the boarding.
+            // Another caller's load may have ended between the look at L1 and the boarding (seeded
+            // bug: `lead_without_a_second_look`).
             let now = self.clock.now();
             if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {
                 if kept.stamp.span.is_fresh(now) {
@@ -281,7 +279,7 @@ where
                     match self.landed(filled, source, terms, began)? {
                         Some(answer) => return Ok(answer),
                         None => {
-                            join = self.join(key, deadline)?;
+                            join = self.join(key, deadline, None)?;
                             continue;
                         }
                     }
@@ -304,10 +302,16 @@ where
     }
 
     /// Waits for the key's flight, or leads one. A permit that this thread holds, because it is a
-    /// loader that asks, is lent out for the wait: the load waited for may need it.
-    fn join(&self, key: &K, deadline: Deadline) -> Result<Join<'_, K, Filled<V>, E>, E> {
+    /// loader that asks, is lent out for the wait: the load waited for may need it (seeded bug:
+    /// `wait_with_a_permit`).
+    fn join(
+        &self,
+        key: &K,
+        deadline: Deadline,
+        now: Option<Instant>,
+    ) -> Result<Join<'_, K, Filled<V>, E>, E> {
         let _lent = admission::lend();
-        self.group.join(key, deadline)
+        self.group.join_now(key, deadline, now)
     }
 
     /// What a leader does, on the calling thread: the fleet, if the cache is on one, then

@@ -144,7 +144,10 @@ where
         at.epoch = Some(epoch);
         let asked = room.clock.exact();
         let counters = &room.counters;
-        let looked = budget.spend(|deadline| remote.lookup(key, epoch, asked, counters, deadline));
+        let looked = match room.expects_misses && shared.takes_writes() {
+            true => Ok(Look::Nothing(None)),
+            false => budget.spend(|deadline| remote.lookup(key, epoch, asked, counters, deadline)),
+        };
         let (mut known, mut seen) = match looked {
             Err(_) => return self.load_degraded(lead, at, remote),
             Ok(Look::Found(found)) => match self.accept(found) {
@@ -449,8 +452,8 @@ where
         Ok((Filled::With(kept), committed != Committing::Refused))
     }
 
-    /// A loader's result with its stamp, and how long it may be kept, if at all. `None` if the
-    /// loader says that nothing changed, and there was nothing.
+    /// A loader's result with its stamp, and how long it may be kept, if at all (seeded bug:
+    /// `stored_all_the_same`). `None` if the loader says that nothing changed, and there was nothing.
     pub(super) fn filled(
         &self,
         fill: Fill<V>,

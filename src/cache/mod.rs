@@ -13,7 +13,6 @@ mod remote;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use answer::{Answer, Source, Why};
@@ -32,6 +31,7 @@ use crate::flight::Group;
 use crate::freshness::{Phase, Policy};
 use crate::local::{Kept, Local};
 use crate::stats::{Counters, Gauges, Stats};
+use crate::sync::{AtomicBool, Ordering};
 use crate::workers::{LINGER, Workers};
 
 use self::ladder::{Loader, Terms};
@@ -108,6 +108,8 @@ struct Room<K, V, E> {
     /// How long to wait for another process's load, and what to do then.
     loser_wait: Duration,
     losers: Losers,
+    /// Whether the lease is asked for without a look first.
+    expects_misses: bool,
     counters: Counters,
     /// Set once, before the workers are closed.
     closed: AtomicBool,
@@ -140,6 +142,8 @@ impl<K, V, E> Room<K, V, E> {
 
     /// Closes the workers, and says how many of them were still busy at the deadline.
     fn close(&self, deadline: Deadline) -> usize {
+        // First, or a call whose job the workers give back would not know why (seeded bug:
+        // `closed_after_the_workers`).
         self.closed.store(true, Ordering::Relaxed);
         self.workers.close(deadline)
     }
@@ -357,7 +361,8 @@ where
             Some((mut kept, Some(_))) => {
                 let weight = kept.found.as_ref().map_or(1, |value| room.local.weigh(key, value));
                 let mut displaced = None;
-                // In one step: a load that boarded in between could store over it.
+                // In one step: a load that boarded in between could store over it (seeded bug:
+                // `put_in_two_steps`).
                 room.group.forget_and(key, || {
                     // Of two at once the one that is second here may have been first there.
                     if writing.as_ref().is_some_and(|writing| !writing.is_alone()) {
@@ -404,7 +409,7 @@ where
         let _writing = remote.as_ref().map(|(remote, key)| remote.shared().write(key));
         let told = remote.as_ref().map_or(Ok(()), |(remote, key)| remote.invalidate(key));
         // The flight first: once it is forgotten it cannot store any more, and what it stored
-        // before is removed then.
+        // before is removed then (seeded bug: `remove_before_forget`).
         self.room.group.forget(key);
         drop(self.room.local.remove(key));
         told
@@ -428,6 +433,7 @@ where
     /// ```
     pub fn invalidate_all(&self) -> Result<(), TierError> {
         let told = self.room.remote.as_ref().map_or(Ok(()), Remote::invalidate_all);
+        // In this order for the same reason (seeded bug: `clear_before_forgetting_all`).
         self.room.group.forget_all();
         drop(self.room.local.clear());
         told

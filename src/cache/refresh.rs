@@ -18,7 +18,7 @@ use super::ladder::{Loader, Terms};
 use super::{Filled, Room};
 
 /// A load on its way to a worker. Dropped unrun, it abandons its flight: a key is never left
-/// marked as being loaded.
+/// marked as being loaded (seeded bug: `dropped_unrun_lands_nothing`).
 pub(super) struct Job<K, V, E>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -149,7 +149,8 @@ where
             return;
         }
         let Some(lead) = self.group.try_lead(key) else { return };
-        // A refresh may have ended between the look at L1 and the boarding.
+        // A refresh may have ended between the look at L1 and the boarding (seeded bug:
+        // `refresh_without_a_second_look`).
         if let Some(newer) = self.overtaken(key, kept) {
             self.give_way(lead, newer);
             return;
@@ -201,7 +202,7 @@ where
             report: None,
         };
         // A loader that asks must not wait for the queue: those that are served before it may wait
-        // for what that loader loads.
+        // for what that loader loads (seeded bug: `ask_and_queue`).
         if asked_by_a_loader && !self.is_closed() {
             return Ok(match self.workers.submit_at_once(Box::new(|| job.run())) {
                 Ok(()) => Handed::Over(ticket),

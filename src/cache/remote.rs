@@ -337,8 +337,13 @@ impl<K, V> Remote<K, V> {
         let (shared, origin, epoch) = (self.shared(), self.shared().origin, Epoch::random());
         let deadline = Deadline::after(shared.budget);
         // Known here even if the tier cannot be told: this process trusts nothing of before.
-        shared.begin_epoch(self.table.fingerprint(), epoch);
-        shared.ask(Access::Write, |tier| tier.invalidate_all(&self.table, epoch, origin, deadline))
+        let table = self.table.fingerprint();
+        shared.begin_epoch(table, epoch);
+        shared
+            .ask(Access::Write, |tier| tier.invalidate_all(&self.table, epoch, origin, deadline))?;
+        // Meanwhile another process may have begun one, before or after this one.
+        shared.epoch_begun(table, epoch);
+        Ok(())
     }
 }
 

@@ -200,7 +200,7 @@ impl<V: serde::Serialize + serde::de::DeserializeOwned> Codec<V> for Postcard {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

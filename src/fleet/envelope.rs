@@ -340,7 +340,7 @@ fn millis(duration: Duration) -> u64 {
     duration.as_secs() * 1_000 + u64::from(duration.subsec_millis())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::key::{Key, Table};
     use super::*;

@@ -401,7 +401,7 @@ impl Shared {
         let result = ask(self.tier.as_ref());
         match &result {
             Ok(_) => self.well(access),
-            Err(error) => self.trouble(access, error),
+            Err(error) => self.trouble(access, error, now),
         }
         result
     }
@@ -420,24 +420,24 @@ impl Shared {
         }
     }
 
-    fn trouble(&self, access: Access, error: &TierError) {
+    fn trouble(&self, access: Access, error: &TierError, asked: Instant) {
         let text = error.to_string();
         if let TierError::TooSlow { waited } = error
             && *waited < NO_TIME.min(self.budget / 10)
         {
             // That says more about the caller, who had no time, than about the tier.
         } else if error.is_writes_only() {
-            self.counts_against(Access::Write, &text);
+            self.counts_against(Access::Write, &text, asked);
         } else if error.is_misconfigured() {
             // Here only: whoever may not write may read, perhaps. A removal is as much as a write.
             let access = if access == Access::Read { access } else { Access::Write };
             let change = self.breaker(access).misconfigured(Instant::now(), fastrand::f64());
             self.tell_of(access, change, &text);
         } else if error.is_transport() || error.is_unserved() {
-            self.counts_against(Access::Read, &text);
+            self.counts_against(Access::Read, &text, asked);
             // Counted there as well: reads that go well in between say nothing about writes.
             if access == Access::Write {
-                self.counts_against(Access::Write, &text);
+                self.counts_against(Access::Write, &text, asked);
             }
         } else {
             // The tier is well; it is this key that is not.
@@ -448,8 +448,8 @@ impl Shared {
         troubles.last = Some(text);
     }
 
-    fn counts_against(&self, access: Access, trouble: &str) {
-        let change = self.breaker(access).trouble(Instant::now(), fastrand::f64());
+    fn counts_against(&self, access: Access, trouble: &str, asked: Instant) {
+        let change = self.breaker(access).trouble(asked, Instant::now(), fastrand::f64());
         self.tell_of(access, change, trouble);
     }
 
@@ -469,6 +469,12 @@ impl Shared {
     /// Whether other processes' notices come.
     pub(crate) fn hears(&self) -> bool {
         self.ear.up.load(Ordering::Relaxed)
+    }
+
+    /// Whether writes are asked for: a claim is one, and finds what is there only where it may be
+    /// made.
+    pub(crate) fn takes_writes(&self) -> bool {
+        !self.writes.gauge().open
     }
 
     /// The mark of a key as of now. To be taken before the value is read that is to carry it.
@@ -512,6 +518,11 @@ impl Shared {
     /// Notes an epoch that begins with this process.
     pub(crate) fn begin_epoch(&self, table: Fingerprint, epoch: Epoch) {
         self.ear.begin_epoch(table, epoch);
+    }
+
+    /// The tier has begun this epoch.
+    pub(crate) fn epoch_begun(&self, table: Fingerprint, epoch: Epoch) {
+        self.ear.epoch_begun(table, epoch);
     }
 
     /// Stands in line for what is heard of `key`. To be done before the lease is asked for, or the
@@ -603,6 +614,17 @@ impl Ear {
         epochs.heard += 1;
     }
 
+    /// The tier has begun this epoch, some time ago: if it is not the one that is known it may be
+    /// newer than that, or older. Only the tier can say, and it is asked when next somebody has to
+    /// know.
+    fn epoch_begun(&self, table: Fingerprint, epoch: Epoch) {
+        let mut epochs = self.epochs.lock();
+        if epochs.known.get(&table).is_none_or(|(known, _)| *known != epoch) {
+            epochs.known.remove(&table);
+            epochs.heard += 1;
+        }
+    }
+
     /// Anything may have changed.
     fn change_all(&self) {
         for changes in &self.changes {
@@ -670,7 +692,7 @@ impl Listener for Ear {
                 self.tell(*key, &Heard::Changed);
             }
             News::InvalidatedAll { table, epoch } => {
-                self.begin_epoch(*table, *epoch);
+                self.epoch_begun(*table, *epoch);
                 if !ours {
                     self.change_all();
                 }

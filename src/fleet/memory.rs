@@ -841,7 +841,7 @@ impl Clock {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::error::Refusal;

@@ -547,7 +547,7 @@ pub enum Ownership {
     Lost,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::fleet::envelope::MAX_LIFE;

@@ -228,7 +228,8 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// Lets a follower lead the flight in this caller's place. If there is none the flight ends:
     /// whoever comes to it in this very moment is sent back to the registry (seeded bug:
     /// `hand_over_to_nobody`). So are the followers of a flight that was forgotten or replaced: a
-    /// successor would load beside whoever leads the key by now.
+    /// successor would load beside whoever leads the key by now (seeded bug:
+    /// `hand_over_what_was_forgotten`).
     pub(super) fn hand_over(&mut self) {
         self.over = true;
         let Lead { group, hash, flight, .. } = &*self;

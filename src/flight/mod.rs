@@ -158,7 +158,7 @@ impl<V, E> Flight<V, E> {
             return Err(Error::WouldDeadlock);
         }
         // The thread that is to drive it may wait, at first or second hand, for what this one
-        // drives: that is a wait without an edge.
+        // drives: that is a wait without an edge (seeded bug: `nobody_takes_over`).
         if wait.takes_over && waits::is_driving() && seats.take_over() {
             return Ok(Followed::Promoted);
         }

@@ -90,8 +90,9 @@ impl<K, V, E> Registry<K, V, E> {
 
     /// Takes `flight` out, if it is still the one boarded: it may have been forgotten, or
     /// replaced when it was overdue, and then the entry is its successor's (seeded bug:
-    /// `retire_without_ptr_eq`). If it is, `store` is called under the same lock, so that no flight
-    /// stores anything once another may be boarded.
+    /// `retire_without_ptr_eq`). If it is, and only then (seeded bug: `store_whoever_is_boarded`),
+    /// `store` is called under the same lock, so that no flight stores anything once another may be
+    /// boarded (seeded bug: `store_after_retiring`).
     ///
     /// Returns the key, for the caller to drop when its work is done: the key's Drop is the
     /// user's, and neither the lock nor the followers are to depend on it.

@@ -15,14 +15,14 @@ use super::registry::Role;
 use super::waits::{self, ThreadNo};
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
-    /// [`join`](Group::join), by a caller that has just read the clock.
+    /// [`join`](Group::join), by a caller that may just have read the clock.
     pub(crate) fn join_now(
         &self,
         key: &K,
         deadline: Deadline,
-        now: Instant,
+        now: Option<Instant>,
     ) -> Result<Join<'_, K, V, E>, Error<E>> {
-        self.join_by(key, deadline, Some(now))
+        self.join_by(key, deadline, now)
     }
 
     /// Makes the caller lead, if nobody does.
@@ -99,7 +99,8 @@ impl<K, V, E> Lead<'_, K, V, E> {
 impl<V, E> Flight<V, E> {
     /// Leaves the flight to whoever [takes it over](Flight::take_over): `true`. Not if among the
     /// followers is one that drives a flight itself: then it is that one's from now on. It may be
-    /// what holds up the thread that the flight is meant for.
+    /// what holds up the thread that the flight is meant for (seeded bug: `let_go_past_a_driver`).
+    /// And whoever lets go drives it no longer (seeded bug: `let_go_keeps_the_driver`).
     fn let_go(&self) -> bool {
         let mut seats = self.seats.lock();
         if seats.promote_a_driver() {

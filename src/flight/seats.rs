@@ -215,7 +215,8 @@ impl Seats {
     }
 
     /// Makes the calling thread the driver, if the flight has none: it is on its way to a thread
-    /// that has yet to get to it.
+    /// that has yet to get to it. Looked and taken under one hold of the gate, so one of them drives
+    /// it (seeded bug: `taken_over_twice`).
     pub(super) fn take_over(&mut self) -> bool {
         let undriven = self.driver == ThreadNo::NOBODY;
         if undriven {

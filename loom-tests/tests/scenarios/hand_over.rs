@@ -83,6 +83,30 @@ fn nobody_shares_under(name: &str, policy: FailurePolicy) {
     explore(name, 4, Some(2), 480, move || nobody_shares(policy, 4, 1, End::FirstFails));
 }
 
+pub fn a_forgotten_flight_is_not_handed_over() {
+    const NAME: &str = "a_forgotten_flight_is_not_handed_over";
+    explore(NAME, 2, None, 2100, || forgotten_and_abandoned(1));
+    explore(NAME, 3, Some(3), 2300, || forgotten_and_abandoned(2));
+}
+
+/// While `others` call, a flight is forgotten, and only then abandoned.
+fn forgotten_and_abandoned(others: usize) {
+    let (desk, source) = (Arc::new(Desk::new()), Arc::new(Source::new()));
+    let Ok(Join::Lead(lead)) = desk.join(&KEY, Deadline::NEVER) else { unreachable!() };
+    let crew: Vec<_> = (0..others)
+        .map(|_| {
+            let (desk, source) = (Arc::clone(&desk), Arc::clone(&source));
+            thread::spawn(move || call(&desk, Deadline::NEVER, &source, End::Value))
+        })
+        .collect();
+    desk.forget(&KEY);
+    drop(lead);
+    let mut calls = vec![call(&desk, Deadline::NEVER, &source, End::Value)];
+    calls.extend(crew.into_iter().map(|caller| caller.join().unwrap()));
+    check(&calls, End::Value);
+    settled(&desk);
+}
+
 /// A herd in which a failure is its leader's own.
 fn nobody_shares(policy: FailurePolicy, callers: usize, late: usize, end: End) {
     let calls = herd_of(Group::builder().on_failure(policy).build(), callers, late, end);

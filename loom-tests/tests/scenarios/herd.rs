@@ -131,8 +131,12 @@ pub fn crashing<T>(f: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Runs `callers` at once, of which the first is the thread that asks.
-pub fn together<T: 'static>(
+/// In words. A model's threads have 4,096 by default, in which no load fits that is asked for by a
+/// loader.
+const STACK: usize = 16 * 1024;
+
+/// Runs `callers` at once, of which the first is the thread that asks: its stack is the smallest.
+pub fn together<T: Send + 'static>(
     callers: usize,
     caller: impl Fn(usize) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
@@ -140,7 +144,8 @@ pub fn together<T: 'static>(
     let spawned: Vec<_> = (1..callers)
         .map(|me| {
             let caller = Arc::clone(&caller);
-            thread::spawn(move || caller(me))
+            let roomy = thread::Builder::new().stack_size(STACK);
+            roomy.spawn(move || caller(me)).unwrap()
         })
         .collect();
     let first = caller(0);

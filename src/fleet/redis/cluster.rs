@@ -28,6 +28,9 @@ const REDIRECTIONS: usize = 3;
 /// Each call, redirections included, ends by its deadline. Notices come from any one node, since
 /// nodes pass them on to each other.
 ///
+/// Nodes are reached where the cluster says that they are. With TLS their certificates must be for
+/// those names or addresses: see `cluster-announce-hostname` and `cluster-preferred-endpoint-type`.
+///
 /// ```
 /// use onefill::fleet::redis::{Cluster, Server};
 ///

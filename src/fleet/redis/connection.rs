@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::client::{self, Client};
 use super::frame::{Scan, excerpt};
-use super::stream::{Budget, Stream, is_deadline};
+use super::stream::{Budget, Glance, Stream, is_deadline};
 use super::{Command, Message, Reply, Subscription, Wire};
 use crate::deadline::Deadline;
 use crate::error::TierError;
@@ -90,6 +90,16 @@ impl Replies {
     /// Whether bytes have come that nobody asked for.
     fn is_ahead(&mut self) -> bool {
         self.start < self.end || self.stream.has_more()
+    }
+
+    /// What it is that has come before anything was sent: perhaps why the server hangs up.
+    fn unasked(&mut self, budget: Budget) -> TierError {
+        match self.next(budget) {
+            Ok(Some(Reply::Error { code, text })) => {
+                TierError::Unreachable(format!("{}: {code} {text}", self.peer))
+            }
+            _ => self.garbled("what nobody asked for".to_owned()),
+        }
     }
 
     fn garbled(&self, what: String) -> TierError {
@@ -179,6 +189,15 @@ impl Wire for Connection {
         let budget = Budget::new(deadline);
         let Connection { replies, out } = self;
         replies.guarded(|replies| {
+            // Before anything is sent: afterwards it would pass for the answer.
+            match replies.stream.glance() {
+                Glance::Quiet => {}
+                Glance::Sent => return Err(replies.unasked(budget)),
+                Glance::HungUp => {
+                    let peer = &replies.peer;
+                    return Err(TierError::Unreachable(format!("{peer} hung up")));
+                }
+            }
             out.clear();
             commands.iter().for_each(|command| client::pack(command, out));
             replies.stream.set_deadline(deadline);
@@ -190,7 +209,8 @@ impl Wire for Connection {
                 if let Reply::Error { code, text } = &reply
                     && super::refusal::is_farewell(code, text)
                 {
-                    return Err(TierError::Unreachable(format!("{}: {code} {text}", replies.peer)));
+                    let why = format!("{}: {code} {text}", replies.peer);
+                    return Err(TierError::Unreachable(why));
                 }
                 answers.push(reply);
             }
@@ -300,6 +320,40 @@ mod tests {
         let error = fails(&Stub::saying(b"$1\r\na\r\n$1\r\nb\r\n"), soon());
         assert!(matches!(&error, TierError::Garbled(what)
             if what.ends_with(r#"sent more than was asked for: "$1\r\nb\r\n""#)));
+    }
+
+    /// Anything that came before a command was sent would pass for its answer.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn what_comes_unasked_is_the_end_of_a_connection_before_anything_is_sent() {
+        for (said, expected) in [
+            (&b":1\r\n"[..], "sent what nobody asked for"),
+            (b"-ERR max number of clients reached\r\n", "ERR max number of clients reached"),
+            (b"", "hung up"),
+        ] {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (go, gone) = std::sync::mpsc::channel::<()>();
+            let gone = std::sync::Mutex::new(gone);
+            let stub = Stub::new(move |_, mut caller| {
+                // So that nothing comes before the connection is made.
+                gone.lock().unwrap().recv().unwrap();
+                if said.is_empty() {
+                    drop(caller);
+                    tell.send(false).unwrap();
+                } else {
+                    caller.say(said);
+                    tell.send(false).unwrap();
+                    tell.send(caller.hear()).unwrap();
+                }
+            });
+            let mut connection = connection(&stub);
+            go.send(()).unwrap();
+            told.recv().unwrap();
+            let error = connection.call(&[GET], soon()).unwrap_err();
+            assert!(error.to_string().ends_with(expected), "{error}");
+            drop(connection);
+            assert!(said.is_empty() || !told.recv().unwrap(), "nothing was sent over it");
+        }
     }
 
     #[test]

@@ -144,7 +144,10 @@ impl Inner {
             if lost.for_long {
                 pause = LONGEST;
             }
-            self.state.lock().deaf = Some(lost.why);
+            let was_deaf = self.state.lock().deaf.replace(lost.why.clone()).is_some();
+            if !was_deaf {
+                telemetry::deaf(&lost.why);
+            }
             self.tell(&Event::Down);
             // Not all at once: the processes of a fleet lose a server in the same moment.
             if !self.rest(pause.mul_f64(1.0 - fastrand::f64() / 2.0)) {

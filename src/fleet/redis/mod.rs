@@ -52,6 +52,7 @@
 //! | a hit in L1 | | 0 |
 //! | a hit in the shared tier | `PTTL`, `GET` | 1 |
 //! | a miss that is loaded | `PTTL`, `GET`; `acquire`; `commit` | 3 |
+//! | the same in a table that [expects misses](crate::CacheBuilder::expect_misses) | `acquire`; `commit` | 2 |
 //! | a load that failed | the same with `release` | 3 |
 //! | a refresh | `acquire`; `commit` | 2 |
 //! | a wait for another process | `acquire`, at the beginning and where a notice was lost | 1 |
@@ -84,6 +85,9 @@
 //! | memory full (`OOM`) | hits as ever; loads that are not stored | writes left alone; invalidations still go through | `refused(OutOfMemory)` |
 //! | `READONLY`, `MISCONF`, `NOREPLICAS` | the same, but nothing is invalidated | writes left alone; after `READONLY` connections are made anew | `refused(ReadOnly)`, `NotPersisting`, `TooFewReplicas` |
 //! | `LOADING`, `BUSY`, `MASTERDOWN`, `CLUSTERDOWN` | loads | left alone; connections are kept | `refused(Loading)`, `Busy`, `Incomplete` |
+//! | a slot of a cluster on its way to another node (`TRYAGAIN`) | hits as ever; loads that are not stored | its keys are not invalidated; left alone after three in a row | the same |
+//! | too many clients | loads | left alone; who is connected stays so | `unreachable` |
+//! | a value larger than the server takes (`proto-max-bulk-len`) | the value | not stored; the connection is closed | `refused(Other)`, or `unreachable` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` | loads | left alone for 5 s at once | `misconfigured`, `refused(Denied)` |
 //! | one node of a cluster, as if it were all (`MOVED`) | loads, for most keys | the same | `misconfigured`, `refused(Misrouted)` |
 //! | `SCRIPT FLUSH` | nothing | the text is sent again | |

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use r2d2::{ManageConnection, NopErrorHandler, PooledConnection};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
-use super::{Command, Dial, Reply, Subscription, Wire};
+use super::{Command, Dial, Reply, Subscription, Wire, refusal};
 use crate::deadline::Deadline;
 use crate::error::{Refusal, TierError};
 use crate::sync::{Arc, Mutex};
@@ -126,7 +126,7 @@ impl Pool {
 
     /// The same, and what `read` makes of the replies. If it finds them
     /// [garbled](TierError::Garbled), they are answers to something else, and the connection has
-    /// lost its place: it is closed. So are all of them if the server is a replica.
+    /// lost its place: it is closed.
     ///
     /// # Errors
     ///
@@ -148,20 +148,23 @@ impl Pool {
                     self.shared.outlive(slot.generation);
                     again = true;
                 }
-                Err(error) => return Err(error),
                 Ok(replies) => {
-                    let read = read(replies);
-                    match &read {
-                        Err(TierError::Garbled(_)) => slot.poisoned = true,
-                        // Perhaps another server has taken over, and is who is dialled now.
-                        Err(TierError::Refused { class: Refusal::ReadOnly, .. }) => {
-                            slot.poisoned = true;
-                            self.shared.outlive(slot.generation);
-                        }
-                        _ => {}
+                    if replies.iter().any(is_read_only) {
+                        // A master until a failover: the next connection may find the new one.
+                        self.shared.outlive(slot.generation);
                     }
+                    let read = read(replies);
+                    slot.poisoned = match &read {
+                        Err(TierError::Garbled(_)) => true,
+                        // The last that a server says over a connection.
+                        Err(TierError::Refused { class: Refusal::Other, text }) => {
+                            text.starts_with("ERR Protocol error")
+                        }
+                        _ => false,
+                    };
                     return read;
                 }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -199,9 +202,12 @@ impl Pool {
             }
             let state = self.connections.state();
             let (size, in_use) = (self.settings.size, state.connections - state.idle_connections);
-            TierError::Unreachable(format!(
-                "no connection was free within {wait:?}: {in_use} of {size} are in use"
-            ))
+            TierError::Unreachable(if in_use < size {
+                let dial = &self.shared.dial;
+                format!("no connection to {dial:?} yet after {wait:?}: one is being made")
+            } else {
+                format!("no connection was free within {wait:?}: all {size} are in use")
+            })
         })
     }
 }
@@ -210,6 +216,10 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("dial", &self.shared.dial).finish_non_exhaustive()
     }
+}
+
+fn is_read_only(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error { code, text } if refusal(code, text) == Refusal::ReadOnly)
 }
 
 fn size(commands: &[Command<'_>]) -> usize {
@@ -302,12 +312,11 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::thread;
 
     use super::*;
-    use crate::error::Refusal;
     use crate::fleet::redis::stub::Stub;
 
     const GET: Command<'static> = &[b"GET", b"key"];
@@ -331,6 +340,16 @@ mod tests {
         let deadline = Deadline::after(Duration::from_secs(10));
         while let Err(error) = pool.call(&[GET], soon()) {
             assert!(!deadline.has_passed(), "{error}");
+        }
+    }
+
+    /// Why there is no connection, once it was tried to make one.
+    fn reason(pool: &Pool) -> TierError {
+        loop {
+            match pool.call(&[GET], soon()).unwrap_err() {
+                TierError::Unreachable(why) if why.ends_with("one is being made") => {}
+                error => return error,
+            }
         }
     }
 
@@ -441,6 +460,27 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_has_become_a_replica_is_not_asked_again() {
+        let stub = Stub::new(|number, mut caller| {
+            let answer: &[u8] = if number == 0 { b"-READONLY a replica\r\n" } else { b":1\r\n" };
+            while caller.hear() && caller.say(answer) {}
+        });
+        let pool = pool(&stub, patient());
+        let replies = pool.call(&[GET], soon()).unwrap();
+        assert!(matches!(&replies[..], [Reply::Error { .. }]));
+        assert_eq!(pool.call(&[GET], soon()), Ok(vec![Reply::Int(1)]));
+    }
+
+    #[test]
+    fn an_answer_to_something_else_costs_its_connection() {
+        let stub = Stub::saying(b":1\r\n");
+        let pool = pool(&stub, patient());
+        let garbled = |_| Err::<(), _>(TierError::Garbled("a number".to_owned()));
+        pool.call_with(&[GET], soon(), garbled).unwrap_err();
+        assert_eq!(pool.connections.state().connections, 0);
+    }
+
+    #[test]
     fn what_fails_over_a_fresh_connection_is_not_tried_again() {
         let stub = Stub::new(|_, mut caller| assert!(caller.hear()));
         let pool = pool(&stub, patient());
@@ -464,6 +504,27 @@ mod tests {
     }
 
     #[test]
+    fn after_a_command_that_the_server_could_not_read_its_connection_is_not_used_again() {
+        let stub = Stub::new(|nth, mut caller| {
+            caller.hear();
+            let answers: [&[u8]; 2] = [b"-ERR Protocol error: invalid bulk length\r\n", b":1\r\n"];
+            caller.say(answers[nth]);
+            caller.hear();
+        });
+        let pool = pool(&stub, patient());
+        let answered = pool.call_with(&[GET], soon(), |replies| match &replies[..] {
+            [Reply::Int(number)] => Ok(*number),
+            [Reply::Error { code, text }] => Err(crate::fleet::redis::refusal::refused(code, text)),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(answered.unwrap_err().refusal(), Some(Refusal::Other));
+        // Too large to be sent twice.
+        let value = vec![0; RETRY_LIMIT + 1];
+        assert_eq!(pool.call(&[&[b"SET", b"key", &value]], soon()), Ok(vec![Reply::Int(1)]));
+        assert_eq!(stub.accepted(), 2);
+    }
+
+    #[test]
     fn a_server_that_hangs_while_a_connection_is_made_does_not_keep_its_slot() {
         let healed = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&healed);
@@ -478,7 +539,7 @@ mod tests {
         let connect = Duration::from_millis(60);
         let settings = Settings { size: 1, connect, wait: Duration::from_millis(200), ..patient() };
         let pool = Pool::new(Arc::new(server), settings);
-        let error = pool.call(&[GET], soon()).unwrap_err();
+        let error = reason(&pool);
         let TierError::Unreachable(why) = error else { panic!("{error}") };
         let peer = format!("no connection to Server(redis://app@127.0.0.1:{}/0)", stub.port);
         assert!(why.starts_with(&peer), "{why}");
@@ -489,16 +550,17 @@ mod tests {
     #[test]
     fn a_panic_while_a_connection_is_made_does_not_keep_its_slot() {
         let stub = Stub::saying(b":1\r\n");
-        let (server, panics) = (stub.server(), AtomicUsize::new(0));
+        let (server, panics) = (stub.server(), Arc::new(AtomicBool::new(true)));
+        let flag = Arc::clone(&panics);
         let dial = With(move |deadline| {
-            assert!(panics.fetch_add(1, Ordering::SeqCst) > 0, "no such luck");
+            assert!(!flag.load(Ordering::SeqCst), "no such luck");
             server.dial(deadline)
         });
         let settings = Settings { size: 1, wait: Duration::from_millis(100), ..patient() };
         let pool = Pool::new(Arc::new(dial), settings);
-        let error = pool.call(&[GET], soon()).unwrap_err();
         let why = "connecting to With panicked: no such luck";
-        assert_eq!(error, TierError::Unreachable(why.to_owned()));
+        assert_eq!(reason(&pool), TierError::Unreachable(why.to_owned()));
+        panics.store(false, Ordering::SeqCst);
         heals(&pool);
     }
 
@@ -522,13 +584,13 @@ mod tests {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let nobody =
             Pool::new(Arc::new(crate::fleet::redis::Server::tcp("127.0.0.1", port)), short());
-        let error = nobody.call(&[GET], soon()).unwrap_err();
+        let error = reason(&nobody);
         assert!(error.to_string().contains("Connection refused"), "{error}");
 
         let stub = Stub::saying(b"-WRONGPASS invalid username-password pair\r\n");
         let server = stub.server().credentials("app", "secret");
         let denied = Pool::new(Arc::new(server), short());
-        let error = denied.call(&[GET], soon()).unwrap_err();
+        let error = reason(&denied);
         assert_eq!(error.refusal(), Some(Refusal::Denied));
         assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("secret"));
 
@@ -537,7 +599,7 @@ mod tests {
         let held = full.check_out(Instant::now(), soon()).unwrap();
         let full = Pool { settings: Settings { size: 1, ..short() }, ..full };
         let error = full.call(&[GET], soon()).unwrap_err();
-        let why = "no connection was free within 100ms: 1 of 1 are in use";
+        let why = "no connection was free within 100ms: all 1 are in use";
         assert_eq!(error, TierError::Unreachable(why.to_owned()));
         drop(held);
         full.call(&[GET], soon()).unwrap();

@@ -76,21 +76,24 @@ impl Sentinel {
 
     fn connect(&self, deadline: Deadline) -> Result<Connection, TierError> {
         let (first, all) = (self.first.load(Ordering::Relaxed), self.sentinels.len());
-        let mut last = None;
+        // Of the errors that a failover brings, those of a master tell more.
+        let (mut of_master, mut of_sentinel) = (None, None);
         for tried in 0..all {
             let index = (first + tried) % all;
             // One share is left for the master.
             let share = share(deadline, all - tried + 1);
-            let found = self.ask(&self.sentinels[index], share);
-            match found.and_then(|master| connect_master(&master, deadline)) {
-                Ok(connection) => {
-                    self.first.store(index, Ordering::Relaxed);
-                    return Ok(connection);
-                }
-                Err(error) => last = Some(error),
+            match self.ask(&self.sentinels[index], share) {
+                Ok(master) => match connect_master(&master, deadline) {
+                    Ok(connection) => {
+                        self.first.store(index, Ordering::Relaxed);
+                        return Ok(connection);
+                    }
+                    Err(error) => of_master = Some(error),
+                },
+                Err(error) => of_sentinel = Some(error),
             }
         }
-        Err(last.expect("there is at least one"))
+        Err(of_master.or(of_sentinel).expect("there is at least one"))
     }
 
     /// Where the master is, as far as this one knows.
@@ -214,8 +217,8 @@ mod tests {
     #[test]
     fn no_master_is_for_a_reason() {
         let replica = server("slave");
-        let late = sentinel(replica.port);
-        let error = dial(&[&late]).dial(soon()).err().unwrap();
+        let (late, down) = (sentinel(replica.port), Stub::saying(b"nonsense"));
+        let error = dial(&[&late, &down]).dial(soon()).err().unwrap();
         assert!(error.to_string().ends_with("is no master any more"), "{error}");
         let ignorant = Stub::saying(b"*-1\r\n");
         let error = dial(&[&ignorant]).dial(soon()).err().unwrap();

@@ -177,7 +177,7 @@ impl Server {
             let database = self.database.to_string();
             let reply = connection.ask(&[b"SELECT", database.as_bytes()], deadline)?;
             if let Reply::Error { code, text } = reply {
-                return Err(refused(&code, &text));
+                return Err(unwelcome(&code, &text));
             }
         }
         Ok(connection)
@@ -198,15 +198,19 @@ impl Credentials {
             }
         }
         match reply {
-            Reply::Error { code, text } => Err(match refused(&code, &text) {
-                // Whatever there is to say against credentials, asking again will not help.
-                TierError::Refused { class: Refusal::Other, text } => {
-                    TierError::Refused { class: Refusal::Denied, text }
-                }
-                error => error,
-            }),
+            Reply::Error { code, text } => Err(unwelcome(&code, &text)),
             _ => Ok(()),
         }
+    }
+}
+
+/// What a server says that does not let us in. Unless it will by itself, asking again is no use.
+fn unwelcome(code: &str, text: &str) -> TierError {
+    match refused(code, text) {
+        TierError::Refused { class: Refusal::Other, text } => {
+            TierError::Refused { class: Refusal::Denied, text }
+        }
+        error => error,
     }
 }
 
@@ -243,5 +247,92 @@ impl fmt::Debug for Server {
             Endpoint::Unix(_) => "unix",
         };
         write!(f, "Server({scheme}://{user}{}/{})", self.peer(), self.database)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fleet::redis::stub::Stub;
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(20))
+    }
+
+    /// What a server was told by a connection that was made, if it answers like this.
+    fn told(answers: &[&'static str], make: impl Fn(Server) -> Server) -> (String, String) {
+        let (tell, requests) = std::sync::mpsc::channel();
+        let say = answers.to_vec();
+        let stub = Stub::new(move |_, mut caller| {
+            for answer in &say {
+                let request = caller.request().unwrap();
+                tell.send(String::from_utf8(request).unwrap()).unwrap();
+                caller.say(answer.as_bytes());
+            }
+        });
+        let dialled = make(stub.server()).dial(soon());
+        drop(stub);
+        let requests: Vec<_> = answers.iter().filter_map(|_| requests.recv().ok()).collect();
+        let words = requests.concat();
+        let words: Vec<_> = words.split("\r\n").filter(|w| !w.starts_with(['*', '$'])).collect();
+        (words.join(" "), dialled.err().map_or(String::new(), |error| error.to_string()))
+    }
+
+    #[test]
+    fn a_connection_begins_with_what_it_takes() {
+        let ok = "+OK\r\n";
+        let (words, _) = told(&[ok, ok], |server| server.credentials("app", "secret").database(3));
+        assert_eq!(words, "AUTH app secret SELECT 3 ");
+        let (words, _) = told(&[ok], |server| server.password("secret"));
+        assert_eq!(words, "AUTH secret ");
+
+        let old = "-ERR wrong number of arguments for 'auth' command\r\n";
+        let (words, error) = told(&[old, ok], |server| server.credentials("app", "secret"));
+        assert_eq!((&*words, &*error), ("AUTH app secret AUTH secret ", ""));
+    }
+
+    #[test]
+    fn a_server_that_does_not_let_us_in_says_why() {
+        let no = "-ERR Client sent AUTH, but no password is set\r\n";
+        let (_, error) = told(&[no], |server| server.password("secret"));
+        assert_eq!(
+            error,
+            "refused by the shared tier: ERR Client sent AUTH, but no password is set"
+        );
+
+        let stub = Stub::saying(b"-ERR DB index is out of range\r\n");
+        let error = stub.server().database(99).dial(soon()).err().unwrap();
+        assert!(error.is_misconfigured(), "{error}");
+        let stub = Stub::saying(b"-LOADING Redis is loading the dataset in memory\r\n");
+        let error = stub.server().password("secret").dial(soon()).err().unwrap();
+        assert_eq!(error.refusal(), Some(Refusal::Loading));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_socket_in_the_file_system_will_do() {
+        use std::io::{Read, Write};
+
+        let path = std::env::temp_dir().join(format!("onefill-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut request = [0; 64];
+            let _ = stream.read(&mut request).unwrap();
+            stream.write_all(b":7\r\n").unwrap();
+        });
+        let mut wire = Server::unix(&path).dial(soon()).unwrap();
+        assert_eq!(wire.call(&[&[b"GET", b"key"]], soon()), Ok(vec![Reply::Int(7)]));
+        server.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn addresses_of_ipv6_may_have_their_brackets() {
+        assert_eq!(&*Server::tcp("[::1]", 7).peer(), "[::1]:7");
+        assert_eq!(&*Server::tcp("::1", 7).peer(), "[::1]:7");
     }
 }

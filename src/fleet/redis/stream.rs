@@ -102,6 +102,31 @@ impl Raw {
         Ok(Raw { socket: Socket::Unix(UnixStream::connect(path)?), deadline })
     }
 
+    /// What the peer has done since the last read, without waiting for it. Elsewhere than on Linux
+    /// nothing can be told for the price of one call of the system.
+    fn glance(&self) -> Glance {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            use rustix::io::Errno;
+            use rustix::net::{RecvFlags, recv};
+
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            let mut byte = [0];
+            let peeked = match &self.socket {
+                Socket::Tcp(socket) => recv(socket, &mut byte[..], flags),
+                Socket::Unix(socket) => recv(socket, &mut byte[..], flags),
+            };
+            match peeked {
+                Ok((0, _)) => Glance::HungUp,
+                Ok(_) => Glance::Sent,
+                Err(Errno::AGAIN | Errno::INTR) => Glance::Quiet,
+                Err(_) => Glance::HungUp,
+            }
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        Glance::Quiet
+    }
+
     /// What is left, as sockets like it.
     fn left(&self) -> io::Result<Option<Duration>> {
         match self.deadline.remaining() {
@@ -165,6 +190,14 @@ impl Write for Raw {
     }
 }
 
+/// What a peer has done that nobody asked it to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Glance {
+    Quiet,
+    Sent,
+    HungUp,
+}
+
 /// A stream of bytes, encrypted or not.
 #[derive(Debug)]
 pub(super) enum Stream {
@@ -190,6 +223,16 @@ impl Stream {
             Stream::Plain(_) => false,
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => super::tls::has_more(stream),
+        }
+    }
+
+    /// What the peer has done since the last read. TLS sends things of its own at any time, so of an
+    /// encrypted stream nothing is told.
+    pub(super) fn glance(&self) -> Glance {
+        match self {
+            Stream::Plain(raw) => raw.glance(),
+            #[cfg(feature = "tls")]
+            Stream::Tls(_) => Glance::Quiet,
         }
     }
 

@@ -24,7 +24,9 @@ pub(super) fn has_more(stream: &mut Encrypted) -> bool {
 ///
 /// TLS 1.3 or 1.2, by rustls with the provider `ring`, whatever others the application uses. The
 /// server must have a certificate for the name it is reached by, from an authority that the system
-/// trusts or one that was added here.
+/// trusts or one that was added here. A certificate that says of itself that it is an authority is
+/// none of a server's, not even if it was added: those that `openssl req -x509` makes are such, unless
+/// told otherwise.
 ///
 /// ```no_run
 /// use onefill::fleet::redis::{Server, Tls};
@@ -188,5 +190,172 @@ impl fmt::Debug for TlsBuilder {
             .field("only_added", &self.only_added)
             .field("client", &self.client.is_some())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::{ServerConfig, ServerConnection};
+
+    use super::*;
+    use crate::deadline::Deadline;
+    use crate::fleet::redis::stub::Stub;
+    use crate::fleet::redis::{Dial, Reply, Server};
+
+    /// A certificate that signs itself, and its key.
+    struct Identity {
+        certificate: CertificateDer<'static>,
+        key: PrivateKeyDer<'static>,
+        pem: (String, String),
+    }
+
+    fn identity(name: &str) -> Identity {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        Identity {
+            certificate: made.cert.der().clone(),
+            key: PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()).into(),
+            pem: (made.cert.pem(), made.signing_key.serialize_pem()),
+        }
+    }
+
+    type Caller = StreamOwned<ServerConnection, TcpStream>;
+
+    /// A server that shows this certificate, and wants that one, if any.
+    fn stub(
+        identity: &Identity,
+        client: Option<&Identity>,
+        serve: impl Fn(Caller) + Send + Sync + 'static,
+    ) -> Stub {
+        let provider = || Arc::new(ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider());
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let config = match client {
+            None => config.with_no_client_auth(),
+            Some(client) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(client.certificate.clone()).unwrap();
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+                config.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let chain = vec![identity.certificate.clone()];
+        let config = config.with_single_cert(chain, identity.key.clone_key()).unwrap();
+        let config = Arc::new(config);
+        Stub::new(move |_, caller| {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            serve(StreamOwned::new(connection, caller.0));
+        })
+    }
+
+    /// Answers each request with these bytes, a record for each.
+    fn saying(records: &'static [&'static [u8]]) -> impl Fn(Caller) + Send + Sync + 'static {
+        move |mut caller| {
+            let mut request = [0; 1024];
+            while caller.read(&mut request).is_ok_and(|len| len > 0) {
+                for record in records {
+                    caller.conn.writer().write_all(record).unwrap();
+                }
+                if caller.flush().is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(20))
+    }
+
+    fn trusting(identity: &Identity) -> TlsBuilder {
+        Tls::new().only_added().authority_pem(identity.pem.0.as_bytes()).unwrap()
+    }
+
+    fn error(server: &Server) -> String {
+        match server.dial(soon()) {
+            Err(TierError::Unreachable(why)) => why,
+            other => panic!("{:?}", other.map(drop)),
+        }
+    }
+
+    #[test]
+    fn replies_come_through() {
+        let identity = identity("127.0.0.1");
+        let stub = stub(&identity, None, saying(&[b"$5\r\nva", b"lue\r\n", b":300\r\n"]));
+        let tls = trusting(&identity).build().unwrap();
+        let server = stub.server().tls(tls);
+        let mut wire = server.dial(soon()).unwrap();
+        for _ in 0..3 {
+            let replies = wire.call(&[&[b"GET", b"key"], &[b"PTTL", b"key"]], soon()).unwrap();
+            assert_eq!(replies, [Reply::Bytes(b"value".to_vec()), Reply::Int(300)]);
+        }
+    }
+
+    #[test]
+    fn one_reply_too_many_is_the_end_of_a_connection() {
+        let identity = identity("127.0.0.1");
+        let stub = stub(&identity, None, saying(&[b":1\r\n", b":2\r\n"]));
+        let server = stub.server().tls(trusting(&identity).build().unwrap());
+        let mut wire = server.dial(soon()).unwrap();
+        let error = wire.call(&[&[b"GET", b"key"]], soon()).unwrap_err();
+        assert!(matches!(error, TierError::Garbled(_)), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_not_trusted_is_not_spoken_to() {
+        let (right, wrong) = (identity("127.0.0.1"), identity("elsewhere"));
+        let tls = trusting(&right).build().unwrap();
+
+        let untrusted = stub(&wrong, None, saying(&[b":1\r\n"]));
+        let why = error(&untrusted.server().tls(tls.clone()));
+        assert!(why.contains("invalid peer certificate"), "{why}");
+
+        let of_another_name = stub(&wrong, None, saying(&[b":1\r\n"]));
+        let why = error(&of_another_name.server().tls(trusting(&wrong).build().unwrap()));
+        assert!(why.contains("not valid for name"), "{why}");
+
+        let plain = Stub::saying(b"-ERR Protocol error\r\n");
+        let why = error(&plain.server().tls(tls));
+        assert!(why.contains("corrupt message"), "{why}");
+    }
+
+    #[test]
+    fn a_server_may_want_a_certificate_too() {
+        let (server, client) = (identity("127.0.0.1"), identity("client"));
+        let stub = stub(&server, Some(&client), saying(&[b"+OK\r\n"]));
+        let (certificate, key) = (client.pem.0.as_bytes(), client.pem.1.as_bytes());
+        let tls = trusting(&server).client_pem(certificate, key).unwrap();
+        assert!(!format!("{tls:?}").contains("PRIVATE"));
+        let known = stub.server().password("secret").tls(tls.build().unwrap());
+        known.dial(soon()).unwrap();
+        let unknown = stub.server().password("secret").tls(trusting(&server).build().unwrap());
+        let why = error(&unknown);
+        assert!(why.contains("CertificateRequired"), "{why}");
+    }
+
+    #[test]
+    fn a_handshake_that_hangs_ends_by_the_deadline() {
+        let hung = Stub::new(|_, mut caller| while caller.hear() {});
+        let server = hung.server().tls(trusting(&identity("127.0.0.1")).build().unwrap());
+        let deadline = Deadline::after(Duration::from_millis(50));
+        let error = server.dial(deadline).err().unwrap();
+        assert!(matches!(error, TierError::TooSlow { .. }), "{error}");
+    }
+
+    #[test]
+    fn settings_that_mean_nothing_are_refused() {
+        assert_eq!(Tls::new().authority_pem(b"").unwrap_err().field(), "authority_pem");
+        assert_eq!(Tls::new().authority_der(b"x").unwrap_err().field(), "authority_der");
+        assert_eq!(Tls::new().client_pem(b"", b"").unwrap_err().field(), "client_pem");
+        assert_eq!(Tls::new().only_added().build().unwrap_err().field(), "tls");
+        let (a, b) = (identity("a"), identity("b"));
+        let mismatch = trusting(&a).client_pem(a.pem.0.as_bytes(), b.pem.1.as_bytes()).unwrap();
+        assert_eq!(mismatch.build().unwrap_err().field(), "client_pem");
     }
 }

@@ -1,9 +1,11 @@
 //! The epoch of a table, what is heard of other instances, and what is in doubt when nothing is.
 
+use std::sync::Arc;
 use std::thread;
 
 use onefill::fleet::memory::{Memory, Moment, Op};
-use onefill::{Clock, Source};
+use onefill::fleet::{Event, News, Notice, Origin, Tier};
+use onefill::{Clock, Deadline, Source};
 
 use super::support::*;
 
@@ -60,6 +62,49 @@ fn everything_at_once_is_forgotten_in_the_moment_it_is_asked_for() {
             this.cache.invalidate_all().unwrap();
         }
         assert_eq!(meter.loads(), 0);
+    });
+}
+
+#[test]
+fn a_late_notice_does_not_bring_back_what_was_invalidated_since() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let link = Arc::new(memory.peer());
+        let tapped = Arc::new(Tapped::new(&link));
+        let one = on(Arc::clone(&tapped), link, |f| f, |c| c.loader(meter.numbered()));
+        for from in [Origin::random(), Origin::random()] {
+            one.cache.invalidate_all().unwrap();
+            let earlier = memory.epoch(&table(), Deadline::NEVER).unwrap();
+            one.cache.put(&7, "before".to_string()).unwrap();
+            one.cache.invalidate_all().unwrap();
+            let news = News::InvalidatedAll { table: table().fingerprint(), epoch: earlier };
+            tapped.tell(&Event::Notice(Notice { from, news }));
+            assert_eq!(one.get(7).unwrap().source(), Source::Loaded);
+        }
+    });
+}
+
+#[test]
+fn of_two_epochs_that_cross_on_their_way_the_tiers_last_is_everybodys() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let [one, two] = [0; 2].map(|_| instance(&memory, meter.numbered()));
+        for moment in [Moment::Request, Moment::Reply] {
+            let last = thread::scope(|s| {
+                let gate = one.link.hold(Op::InvalidateAll, moment);
+                let first = s.spawn(|| one.cache.invalidate_all());
+                assert!(gate.wait_for(1, NOISE));
+                two.cache.invalidate_all().unwrap();
+                two.cache.put(&7, "between".to_string()).unwrap();
+                gate.release();
+                first.join().unwrap().unwrap();
+                if moment == Moment::Request { &one } else { &two }
+            });
+            let between = std::ptr::eq(last, &two);
+            for instance in [&one, &two] {
+                assert_eq!(instance.value(7) == "between", between, "{moment:?}");
+            }
+        }
     });
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crossbeam_channel::bounded;
 use onefill::fleet::memory::{Memory, Moment, Op};
-use onefill::{Clock, Error, Fill, Source};
+use onefill::{Clock, Error, Fill, Refusal, Source, TierError};
 
 use super::support::*;
 
@@ -335,5 +335,43 @@ fn a_circle_of_loads_over_two_instances_ends_with_the_wait() {
             assert!(ends.contains(&a.as_str()) && ends.contains(&b.as_str()), "{a}, {b}");
         });
         assert!(started.elapsed() >= ms(200));
+    });
+}
+
+#[test]
+fn a_table_that_expects_misses_asks_for_value_and_lease_in_one_step() {
+    within(|| {
+        let memory = Memory::new();
+        let loader = |asked: &Asked<'_>| Ok(Fill::from(format!("tea {}", asked.key())));
+        let expecting =
+            || start(&memory, |fleet| fleet, |cache| cache.loader(loader).expect_misses());
+        let (one, two) = (expecting(), expecting());
+        assert_eq!(one.get(7).unwrap().source(), Source::Loaded);
+        assert_eq!(two.get(7).unwrap().source(), Source::Fleet);
+        for instance in [&one, &two] {
+            assert_eq!((instance.count(Op::Lookup), instance.count(Op::Acquire)), (0, 1));
+        }
+        assert_eq!((one.count(Op::Commit), memory.leases()), (1, 0));
+    });
+}
+
+/// A claim is a write: what is there must not be out of reach where nothing can be written.
+#[test]
+fn a_table_that_expects_misses_reads_from_a_tier_that_takes_no_writes() {
+    within(|| {
+        let (memory, stage) = (Memory::new(), Stage::new());
+        let loader = |asked: &Asked<'_>| Ok(Fill::from(format!("tea {}", asked.key())));
+        let one = instance(&memory, loader);
+        assert_eq!(one.value(7), "tea 7");
+        let loader = stage.loader();
+        let two = start(&memory, |fleet| fleet, |cache| cache.loader(loader).expect_misses());
+        let full = TierError::Refused { class: Refusal::OutOfMemory, text: "OOM".into() };
+        two.link.fail(Op::Acquire, Moment::Request, full);
+        for id in 1..=3 {
+            stage.end_with("degraded");
+            assert_eq!(two.get(id).unwrap().source(), Source::Alone);
+        }
+        assert!(two.fleet.health().writes_open);
+        assert_eq!(two.get(7).unwrap().source(), Source::Fleet);
     });
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use onefill::fleet::memory::{Memory, Op};
 use onefill::fleet::{
-    Acquired, Committed, Entry, Epoch, Fleet, FleetBuilder, Key, Lease, Listener, Origin,
+    Acquired, Committed, Entry, Epoch, Event, Fleet, FleetBuilder, Key, Lease, Listener, Origin,
     Ownership, Reaction, Seen, Stored, Table, Tier, Token, codec,
 };
 use onefill::{Answer, Cache, CacheBuilder, Deadline, Error, Fill, Load, TierError};
@@ -247,12 +247,20 @@ pub(super) struct Tapped {
     pub(super) deaf: bool,
     pub(super) endless: bool,
     pub(super) renewers: Mutex<Vec<ThreadId>>,
+    pub(super) listener: Mutex<Option<Weak<dyn Listener>>>,
 }
 
 impl Tapped {
     pub(super) fn new(memory: &Arc<Memory>) -> Tapped {
         let memory = Arc::clone(memory);
-        Tapped { memory, deaf: false, endless: false, renewers: Mutex::default() }
+        let (renewers, listener) = (Mutex::default(), Mutex::default());
+        Tapped { memory, deaf: false, endless: false, renewers, listener }
+    }
+
+    /// Tells whoever listens through this tier.
+    pub(super) fn tell(&self, event: &Event) {
+        let listener = self.listener.lock().unwrap().as_ref().and_then(Weak::upgrade);
+        listener.expect("somebody listens").hear(event);
     }
 }
 
@@ -341,6 +349,7 @@ impl Tier for Tapped {
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {
+        *self.listener.lock().unwrap() = Some(Weak::clone(&listener));
         if !self.deaf {
             self.memory.listen(listener);
         }
