@@ -59,12 +59,15 @@ pub(crate) struct Counts {
     waits: Times,
 }
 
-/// How often something took how long.
-struct Times([AtomicU64; BUCKETS]);
+/// How often something took how long, and how long together.
+struct Times {
+    buckets: [AtomicU64; BUCKETS],
+    micros: AtomicU64,
+}
 
 impl Default for Times {
     fn default() -> Self {
-        Times([const { AtomicU64::new(0) }; BUCKETS])
+        Times { buckets: [const { AtomicU64::new(0) }; BUCKETS], micros: AtomicU64::new(0) }
     }
 }
 
@@ -72,7 +75,13 @@ impl Times {
     fn add(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - micros.leading_zeros()) as usize;
-        add_one(&self.0[bucket.min(BUCKETS - 1)]);
+        add_one(&self.buckets[bucket.min(BUCKETS - 1)]);
+        add(&self.micros, micros);
+    }
+
+    fn add_to(&self, histogram: &mut Histogram) {
+        sum(&mut histogram.buckets, &self.buckets);
+        histogram.micros = histogram.micros.wrapping_add(self.micros.load(Ordering::Relaxed));
     }
 }
 
@@ -122,8 +131,8 @@ impl Counters {
         for counts in self.threads.iter() {
             sum(&mut ends, &counts.ends);
             sum(&mut events, &counts.events);
-            sum(&mut load_times.buckets, &counts.loads.0);
-            sum(&mut call_times.buckets, &counts.waits.0);
+            counts.loads.add_to(&mut load_times);
+            counts.waits.add_to(&mut call_times);
         }
         let end = |end: End| ends[end as usize];
         let event = |event: Event| events[event as usize];
@@ -164,7 +173,12 @@ impl Counters {
 
 #[inline]
 fn add_one(count: &AtomicU64) {
-    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    add(count, 1);
+}
+
+#[inline]
+fn add(count: &AtomicU64, more: u64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 fn sum<const N: usize>(into: &mut [u64; N], counts: &[AtomicU64; N]) {
@@ -273,16 +287,23 @@ pub struct Stats {
 ///
 /// let nothing = Histogram::default();
 /// assert_eq!((nothing.count(), nothing.quantile(0.99)), (0, Duration::ZERO));
+/// assert_eq!(nothing.total(), Duration::ZERO);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],
+    micros: u64,
 }
 
 impl Histogram {
     /// How often.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
+    }
+
+    /// How long all of them took together: over [`count`](Histogram::count), the mean.
+    pub fn total(&self) -> Duration {
+        Duration::from_micros(self.micros)
     }
 
     /// What the fraction `q` of them took no longer than: the end of a bucket, so up to twice as
@@ -307,7 +328,7 @@ impl Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram { buckets: [0; BUCKETS] }
+        Histogram { buckets: [0; BUCKETS], micros: 0 }
     }
 }
 

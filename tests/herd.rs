@@ -1,5 +1,8 @@
 //! The herd example as its users run it: real arguments, real files, exit codes.
-#![cfg(not(loom))]
+#![cfg(all(feature = "cache", not(loom)))]
+
+#[path = "programs/mod.rs"]
+mod programs;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -26,35 +29,9 @@ this line is no line of a log
 1431857105 another
 "#;
 
-/// Those of this build that make a difference to the example.
-const FEATURES: &[&str] = &[
-    #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "r2d2_redis")]
-    "r2d2_redis",
-];
-
-/// The example's binary. Cargo builds an example that has unit tests only as those tests, and
-/// builds no example at all for `cargo test --test herd`, so it is asked for it here.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--example", "herd", "--message-format", "json"]);
-        for feature in FEATURES {
-            build.args(["--features", feature]);
-        }
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
-        let built = built.output().expect("cargo runs, as it has just run this test");
-        assert!(built.status.success(), "the example does not build");
-        let messages = String::from_utf8(built.stdout).expect("cargo writes UTF-8");
-        let path = messages.split(r#""executable":""#).nth(1).expect("the example is a program");
-        let path = path.split('"').next().unwrap_or_default();
-        PathBuf::from(path.replace(r"\\", r"\"))
-    })
+    BINARY.get_or_init(|| programs::build("herd"))
 }
 
 struct Ran {

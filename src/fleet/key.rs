@@ -331,7 +331,21 @@ impl Key {
     pub fn new<K: FleetKey + ?Sized>(table: &Table, key: &K) -> Key {
         let mut out = KeyEncoder(Vec::new());
         key.encode(&mut out);
-        let bytes = out.0.into_boxed_slice();
+        Key::from_bytes(table, out.0)
+    }
+
+    /// The key, of `table`, that was written as these bytes: for tools, which know a key by what
+    /// they read of it. Any bytes will do; those that no key is written as are a key that nobody
+    /// asks for.
+    ///
+    /// ```
+    /// use onefill::fleet::{Key, Table};
+    ///
+    /// let products = Table::new("product");
+    /// assert_eq!(Key::from_bytes(&products, *b"42;"), Key::new(&products, &42));
+    /// ```
+    pub fn from_bytes(table: &Table, bytes: impl Into<Box<[u8]>>) -> Key {
+        let bytes = bytes.into();
         Key { table: table.clone(), fingerprint: Fingerprint::of(&table.name, &bytes), bytes }
     }
 
@@ -561,6 +575,15 @@ mod tests {
         assert_eq!(bytes_of(&&&"tea"), tea);
         assert_eq!(bytes_of(&b"tea".to_vec()), tea);
         assert_eq!(bytes_of(&Arc::<[u8]>::from(*b"tea")), tea);
+    }
+
+    #[test]
+    fn a_key_read_back_is_the_key() {
+        let table = Table::new("t");
+        for key in [Key::new(&table, &("tea", 42)), Key::new(&table, ""), Key::new(&table, &())] {
+            assert_eq!(Key::from_bytes(&table, key.bytes()), key);
+            assert_ne!(Key::from_bytes(&Table::new("u"), key.bytes()), key);
+        }
     }
 
     #[test]

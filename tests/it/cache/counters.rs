@@ -217,6 +217,27 @@ fn counts_of_threads_that_have_gone_are_kept() {
 }
 
 #[test]
+fn times_are_added_up() {
+    watched(|| {
+        let clock = Clock::manual();
+        let time = clock.clone();
+        let loader = move |load: &Load<'_>| {
+            time.advance(ms(*load.key()));
+            Ok(1)
+        };
+        let cache = numbers(&clock).loader(loader).build().unwrap();
+        for key in [0, 200, 1_300] {
+            assert_got(cache.get(&key), 1, Source::Loaded);
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.load_times.count(), stats.load_times.total()), (3, ms(1_500)));
+        // By the system's clock: how long callers waited is real.
+        let upto = stats.call_times.quantile(1.0) * 3;
+        assert!(stats.call_times.count() == 3 && stats.call_times.total() <= upto);
+    });
+}
+
+#[test]
 fn stats_tell_what_there_is_and_are_silent_about_what_is_not() {
     watched(|| {
         let clock = Clock::manual();
