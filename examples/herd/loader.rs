@@ -22,15 +22,15 @@ pub(crate) struct Price {
     pub(crate) load: Duration,
     /// What a load does in that time
     #[arg(long, value_enum, default_value_t = Cost::Sleep)]
-    cost: Cost,
+    pub(crate) cost: Cost,
     /// How many loads run at once, as with a pool of connections; the others queue for their turn
     /// [default: no bound]
     #[arg(long, value_name = "N")]
-    pool: Option<NonZeroUsize>,
+    pub(crate) pool: Option<NonZeroUsize>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Cost {
+pub(crate) enum Cost {
     /// Sleep, as a thread does that waits for a database
     Sleep,
     /// Compute, so that the loads compete for the cores

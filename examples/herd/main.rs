@@ -2,7 +2,8 @@
 //!
 //! `herd` alone raises a storm: many threads ask for one cold key at once. `herd storm --instances
 //! 40` raises it over many instances of a server, which share a tier. `herd replay FILE` replays
-//! the requests of a real access log. All print what it cost, without and with coalescing.
+//! the requests of a real access log. All print what it cost, without and with coalescing. `herd
+//! replay FILE --instances 8` simulates a fleet under that log, and says which layers it needs.
 //!
 //! The use of the library itself is all in `strategy.rs`, and there it is a line or two for each
 //! way; `lease.rs` is what one would write by hand instead.
@@ -10,18 +11,24 @@
 mod caller;
 mod crew;
 mod duration;
+mod findings;
 mod lease;
 mod link;
 mod loader;
 mod log;
 mod progress;
 mod replay;
+mod report;
+mod requests;
 mod schedule;
+mod simulation;
 mod source;
 mod storm;
 mod strategy;
+mod study;
 mod table;
 mod tally;
+mod verdict;
 
 use std::fmt;
 use std::io::{self, Write};

@@ -62,6 +62,24 @@ pub(crate) fn hottest(
     table
 }
 
+/// A table of numbers, and of what they are about: in the first column, or, with `named_last`, in
+/// the last one.
+pub(crate) fn numbers(
+    header: &[String],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    named_last: bool,
+) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    for row in rows {
+        table.add_row(row);
+    }
+    table.set_header(header);
+    let last = header.len() - 1;
+    align_right(&mut table, if named_last { 0..last } else { 1..last + 1 });
+    table
+}
+
 /// A number with its thousands set apart.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
