@@ -125,6 +125,9 @@ pub(crate) struct Traffic {
 #[derive(Serialize)]
 pub(crate) struct Hot {
     pub(crate) key: String,
+    /// Short enough for a table, and nothing in it that a terminal obeys.
+    #[serde(skip)]
+    pub(crate) shown: String,
     pub(crate) requests: u64,
     /// Of each strategy.
     pub(crate) loads: [u64; 4],
@@ -186,7 +189,7 @@ impl Findings {
         };
         format!(
             "× 100 is the same requests in a hundredth of the time; loads and TTL take as long as \
-             before. A layer pays where a load takes longer than the time in its column.{part}"
+             before. A layer pays for loads that take longer than it says there.{part}"
         )
     }
 }
@@ -210,8 +213,12 @@ impl Settings {
             Some(pool) => format!("; at most {} at once", count(pool as u64)),
             None => String::new(),
         };
+        let speed = match self.speed_up {
+            Some(1.0) => "as they came",
+            _ => &self.speed,
+        };
         [
-            format!("Simulated: {instances} of {threads}; requests {}, spread {spread}.", self.speed),
+            format!("Simulated: {instances} of {threads}; requests {speed}, spread {spread}."),
             format!("A load takes {}{said}{pool}.", Span(self.load)),
             format!(
                 "What was loaded is kept for {}. The shared tier is {} away, there and back.",

@@ -50,7 +50,7 @@ pub(crate) fn parse(line: &[u8], ignore_query: bool) -> Result<Line<'_>, &'stati
         };
     }
     let (nanos, before, rest) = bracketed_time(line)?;
-    let (method, target, rest) = request(rest)?;
+    let Quoted { method, target, rest } = request(rest)?;
     if !matches!(method, b"GET" | b"HEAD") {
         return Ok(Line::Write);
     }
@@ -198,8 +198,16 @@ fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Method and target of the quoted request that comes first in `text`, and what comes after it.
-fn request(text: &[u8]) -> Result<(&[u8], &[u8], &[u8]), &'static str> {
+/// A request in quotes.
+struct Quoted<'a> {
+    method: &'a [u8],
+    target: &'a [u8],
+    /// What comes after it in the line.
+    rest: &'a [u8],
+}
+
+/// The quoted request that comes first in `text`.
+fn request(text: &[u8]) -> Result<Quoted<'_>, &'static str> {
     let text = text.trim_ascii_start().strip_prefix(b"\"").ok_or("no quoted request")?;
     let mut escaped = false;
     let end = text.iter().position(|byte| {
@@ -219,7 +227,7 @@ fn request(text: &[u8]) -> Result<(&[u8], &[u8], &[u8]), &'static str> {
     let named = !method.is_empty() && method.iter().all(u8::is_ascii_uppercase);
     let only_a_version = target.starts_with(b"HTTP/");
     match named && !target.is_empty() && !only_a_version {
-        true => Ok((method, target, &after[1..])),
+        true => Ok(Quoted { method, target, rest: &after[1..] }),
         false => Err(reason),
     }
 }

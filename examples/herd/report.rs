@@ -14,7 +14,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use crate::duration::Span;
 use crate::findings::{Findings, Strategy, bounds};
 use crate::table::{count, counted};
-use crate::verdict::percent;
+use crate::verdict::{Worth, percent};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -95,7 +95,11 @@ fn loads(strategies: &[Strategy]) -> Markup {
     let width = |part: u64| format!("width:{:.3}%", 100.0 * part as f64 / most as f64);
     let told = |strategy: &Strategy| {
         let duplicates = count(strategy.duplicates);
-        format!("{}: {} loads, {duplicates} of them duplicates", strategy.name, count(strategy.loads))
+        format!(
+            "{}: {} loads, {duplicates} of them duplicates",
+            strategy.name,
+            count(strategy.loads)
+        )
     };
     let tier = |strategy: &Strategy, number: u64| match strategy.tier {
         true => count(number),
@@ -104,7 +108,11 @@ fn loads(strategies: &[Strategy]) -> Markup {
     html! {
         section aria-labelledby="loads" {
             h2 id="loads" { "Loads, and how many were duplicates" }
-            p.quiet.small { "A load is a duplicate if, when it began, the value was there or on its way." }
+            p.quiet.small {
+                "A load is a duplicate if, when it began, the value was there or on its way. Without a \
+                 tier each instance keeps a copy from when it loaded it itself, so there are fewer \
+                 moments at which nobody has one, and fewer loads that are needed."
+            }
             div.bars {
                 @for strategy in strategies {
                     span { (strategy.name) }
@@ -175,8 +183,9 @@ fn over_time(findings: &Findings) -> Markup {
         section aria-labelledby="over-time" {
             h2 id="over-time" { "Loads over time" }
             p.quiet.small {
-                "Loads in each " (Span(findings.stretch)) ". All four have one scale: the line at the \
-                 top is " (counted(most as usize, "load")) "."
+                @if span.is_zero() { "All at one moment. " }
+                @else { "Loads in each " (Span(findings.stretch)) ". " }
+                "All four have one scale: the line at the top is " (counted(most as usize, "load")) "."
             }
             @for strategy in strategies {
                 @let busiest = strategy.over_time.iter().copied().max().unwrap_or(0);
@@ -189,9 +198,9 @@ fn over_time(findings: &Findings) -> Markup {
             div.axis aria-hidden="true" {
                 @if !span.is_zero() {
                     span.first style="left:0" { (at(0)) }
-                    span style="left:25%" { (at(1)) }
+                    span.minor style="left:25%" { (at(1)) }
                     span style="left:50%" { (at(2)) }
-                    span style="left:75%" { (at(3)) }
+                    span.minor style="left:75%" { (at(3)) }
                     span.last style="left:100%" { (at(4)) }
                 }
             }
@@ -238,7 +247,6 @@ fn wait_charts(strategies: &[Strategy], first: usize, last: usize) -> Markup {
     let number = last + 1 - first;
     let ticks = bounds().skip(first - 1).take(number).enumerate();
     let is_power = |nanos: u64| nanos.to_string().trim_end_matches('0') == "1";
-    let ticks = ticks.filter(|(_, nanos)| number <= 6 || is_power(*nanos));
     html! {
         p.quiet.small {
             "Calls by the time to their answer; those answered within 100 µs are left out of the \
@@ -255,7 +263,7 @@ fn wait_charts(strategies: &[Strategy], first: usize, last: usize) -> Markup {
         div.axis aria-hidden="true" {
             @for (place, nanos) in ticks {
                 @let left = format!("left:{:.3}%", 100.0 * place as f64 / number as f64);
-                span.first[place == 0] style=(left) { (Span(Duration::from_nanos(nanos))) }
+                span.first[place == 0].minor[!is_power(nanos)] style=(left) { (Span(Duration::from_nanos(nanos))) }
             }
         }
     }
@@ -290,16 +298,18 @@ fn traffic(findings: &Findings) -> Markup {
                 caption { "Loads, and from which load on a layer pays" }
                 thead { tr {
                     th scope="col" { "traffic" }
-                    @for strategy in &findings.strategies { th scope="col" { (strategy.name) } }
-                    th scope="col" { "coalescing removes" }
-                    th scope="col" { "tier pays above" }
-                    th scope="col" { "lease pays above" }
+                    @for traffic in &findings.traffic { th scope="col" { "× " (count(traffic.times.into())) } }
                 } }
-                tbody { @for traffic in &findings.traffic { tr {
-                    th scope="row" { "× " (count(traffic.times.into())) }
-                    @for loads in traffic.loads { td { (count(loads)) } }
-                    @for cell in traffic.worth.cells() { td { (cell) } }
-                } } }
+                tbody {
+                    @for (place, strategy) in findings.strategies.iter().enumerate() { tr {
+                        th scope="row" { "loads, " (strategy.name) }
+                        @for traffic in &findings.traffic { td { (count(traffic.loads[place])) } }
+                    } }
+                    @for (place, name) in Worth::CELLS.into_iter().enumerate() { tr {
+                        th scope="row" { (name) }
+                        @for traffic in &findings.traffic { td { (traffic.worth.cells()[place]) } }
+                    } }
+                }
             } }
         }
     }
@@ -317,7 +327,7 @@ fn hottest(findings: &Findings) -> Markup {
                     @for strategy in &findings.strategies { th scope="col" { (strategy.name) } }
                 } }
                 tbody { @for hot in &findings.hottest { tr {
-                    th scope="row" { (hot.key) }
+                    th scope="row" { (hot.shown) }
                     td { (count(hot.requests)) }
                     @for loads in hot.loads { td { (count(loads)) } }
                 } } }

@@ -155,7 +155,9 @@ impl Skipped {
             None if self.writes == 0 => "is empty: there is nothing to replay".into(),
             None => "holds nothing to replay: no request is a GET or a HEAD".into(),
             Some((line, reason)) => format!(
-                "holds nothing to replay; bad lines: {}, the first, line {line}: {reason}",
+                "holds nothing to replay; bad lines: {}, the first, line {line}: {reason}. Expected \
+                 are lines such as 198.18.0.1 - - [17/May/2015:10:05:03 +0000] \"GET /path \
+                 HTTP/1.1\" 200 12, or 12.5 key",
                 count(self.bad)
             ),
         }

@@ -203,7 +203,8 @@ mod tests {
     #[test]
     fn the_widest_log_at_the_slowest_speed_overflows_nothing() {
         let at = |nanos| Moment { nanos, whole_second: true };
-        let ends = [0, u64::MAX, u64::MAX].map(|nanos| Request { at: at(nanos), key: 0, client: 0 });
+        let ends =
+            [0, u64::MAX, u64::MAX].map(|nanos| Request { at: at(nanos), key: 0, client: 0 });
         let slowest = SpeedUp::parse("0.001").unwrap();
         let schedule = Schedule::new(ends.into(), slowest, NEVER);
         assert!(std::time::Instant::now().checked_add(schedule.due[2].after).is_some());

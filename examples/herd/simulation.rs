@@ -170,7 +170,10 @@ enum Step {
     /// The tier is given the value, and the lease is given back.
     Commit,
     /// The instance has the value, for as long as until then.
-    Answered { until: u64, by: By },
+    Answered {
+        until: u64,
+        by: By,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq)]

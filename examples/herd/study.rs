@@ -168,7 +168,8 @@ fn findings(replay: &Replay, instances: u16, log: Requests) -> Result<Findings, 
     let requested = arrivals.iter().map(|arrival| arrival.key as usize);
     let hottest = replay::hottest(requested, log.keys.len(), replay.hottest);
     let hottest = hottest.iter().map(|(key, requests)| Hot {
-        key: replay::shown(&log.keys[*key]),
+        key: String::from_utf8_lossy(&log.keys[*key]).into_owned(),
+        shown: replay::shown(&log.keys[*key]),
         requests: *requests,
         loads: outcomes.each_ref().map(|outcome| outcome.by_key[*key].into()),
     });
@@ -297,20 +298,22 @@ fn print(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\n{}", wrapped(reason))?;
     }
     if !findings.traffic.is_empty() {
-        let names = strategies.iter().map(|strategy| format!("loads {}", strategy.name));
-        let header = std::iter::once("traffic".to_string()).chain(names);
-        let header = header.chain(["coalescing", "tier", "lease"].map(|layer| match layer {
-            "coalescing" => "coalescing removes".into(),
-            layer => format!("{layer} pays above"),
-        }));
-        let rows = findings.traffic.iter().map(|traffic| {
-            let loads = traffic.loads.iter().map(|loads| count(*loads));
-            let cells = std::iter::once(format!("× {}", count(traffic.times.into()))).chain(loads);
-            cells.chain(traffic.worth.cells()).collect()
+        let times = findings.traffic.iter().map(|traffic| count(traffic.times.into()));
+        let times = times.map(|times| format!("× {times}"));
+        let header: Vec<String> = std::iter::once("traffic".to_string()).chain(times).collect();
+        let row = |title: String, cell: &dyn Fn(&Traffic) -> String| {
+            std::iter::once(title).chain(findings.traffic.iter().map(cell)).collect()
+        };
+        let loads = strategies.iter().enumerate().map(|(place, strategy)| {
+            row(format!("loads, {}", strategy.name), &|traffic| count(traffic.loads[place]))
         });
-        let header: Vec<String> = header.collect();
+        let cells = Worth::CELLS
+            .into_iter()
+            .enumerate()
+            .map(|(place, name)| row(name.into(), &|traffic| traffic.worth.cells()[place].clone()));
+        let rows: Vec<Vec<String>> = loads.chain(cells).collect();
         writeln!(out, "\n{}", table::numbers(&header, rows, false).trim_fmt())?;
-        writeln!(out, "{}", findings.traffic_note())?;
+        writeln!(out, "\n{}", wrapped(&findings.traffic_note()))?;
     }
     if !findings.hottest.is_empty() {
         let names = strategies.iter().map(|strategy| format!("loads {}", strategy.name));
@@ -318,7 +321,7 @@ fn print(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
         let header: Vec<String> = header.chain(["hottest keys".into()]).collect();
         let rows = findings.hottest.iter().map(|hot| {
             let loads = hot.loads.iter().map(|loads| count(*loads));
-            std::iter::once(count(hot.requests)).chain(loads).chain([hot.key.clone()]).collect()
+            std::iter::once(count(hot.requests)).chain(loads).chain([hot.shown.clone()]).collect()
         });
         writeln!(out, "\n{}", table::numbers(&header, rows, true).trim_fmt())?;
     }

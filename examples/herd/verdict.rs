@@ -63,6 +63,9 @@ pub(crate) enum Advice {
     Both,
 }
 
+/// A log of fewer requests is an anecdote.
+const FEW: u64 = 1_000;
+
 impl Worth {
     /// Of the outcomes of none, coalescing, lease and both, with a tier that far away.
     pub(crate) fn new(outcomes: &[Outcome; 4], round_trip: u64) -> Worth {
@@ -111,6 +114,10 @@ impl Worth {
         self.by_coalescing > 0 && self.by_coalescing * 100 >= self.none
     }
 
+    /// What [`cells`](Worth::cells) are.
+    pub(crate) const CELLS: [&str; 3] =
+        ["coalescing removes", "tier pays above", "lease pays above"];
+
     /// What coalescing removes, and above which loads the tier and the lease pay.
     pub(crate) fn cells(&self) -> [String; 3] {
         [
@@ -139,6 +146,12 @@ impl Verdict {
         ];
         reasons.extend(with_more(worth, traffic));
         let [none, .., both] = outcomes;
+        if none.calls() < FEW {
+            reasons.push(format!(
+                "{} are too few to decide by.",
+                counted(none.calls() as usize, "request")
+            ));
+        }
         if none.queued > 0 {
             let longest = Span(Duration::from_nanos(none.waits.max()));
             reasons.push(format!(
@@ -273,8 +286,8 @@ fn with_more(worth: &Worth, traffic: &[Traffic]) -> Option<String> {
     };
     let tell = |what: &str, does: &str, found: Option<Option<&Traffic>>| {
         found.map(|found| match found {
-            Some(traffic) => format!("{what} {does} at {} times", count(traffic.times.into())),
-            None => format!("{what} does not even at {} times", count(most.into())),
+            Some(traffic) => format!("{what} {does} at × {}", count(traffic.times.into())),
+            None => format!("{what} {does}: not even at × {}", count(most.into())),
         })
     };
     let told = [
@@ -284,7 +297,7 @@ fn with_more(worth: &Worth, traffic: &[Traffic]) -> Option<String> {
     ];
     let told: Vec<String> = told.into_iter().flatten().collect();
     (!told.is_empty()).then(|| {
-        format!("With more traffic, of × 1, 10, 100 and 1,000 as tried: {}.", told.join("; "))
+        format!("With more traffic, where × 10, 100 and 1,000 were tried: {}.", told.join("; "))
     })
 }
 
