@@ -13,7 +13,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::duration::Span;
 use crate::findings::{Findings, Strategy, bounds};
-use crate::table::{count, counted};
+use crate::table::{count, counted, glued};
 use crate::verdict::{Worth, percent};
 
 const STYLE: &str = include_str!("report.css");
@@ -68,7 +68,7 @@ fn verdict(findings: &Findings) -> Markup {
                 div { dt { "Shared tier" } dd { (less(worth.by_tier)) small { (percent(worth.by_tier, coalesced)) " of the rest, " (count(worth.by_lease)) " by the lease" } } }
                 div { dt { "Loads, both" } dd { (count(worth.left)) small { (percent(worth.left, worth.none)) " are left" } } }
             }
-            ul { @for reason in &findings.verdict.reasons { li { (reason) } } }
+            ul { @for reason in &findings.verdict.reasons { li { (glued(reason)) } } }
         }
     }
 }

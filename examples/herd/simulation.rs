@@ -493,7 +493,16 @@ impl<'a> Play<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use onefill::fleet::Fleet as Tier;
+    use onefill::fleet::memory::Memory;
+    use onefill::{Cache, Stats};
     use proptest::prelude::*;
+
+    use crate::strategy::{Digits, Row};
 
     use super::*;
 
@@ -591,6 +600,55 @@ mod tests {
         let outcomes = play(&hurried, &[at(0, 0), at(3_600_000, 0)]);
         assert_eq!(loads(&outcomes), [2, 1, 1, 1]);
         assert_eq!(outcomes[0].over_time.iter().sum::<u64>(), 2);
+    }
+
+    /// The same calls to real caches, in real time: hits, joined, from the tier, loads.
+    fn real(fleet: &Fleet, arrivals: &[Arrival], lease: bool) -> [u64; 4] {
+        let memory = Memory::new();
+        let patience = Duration::from_secs(60);
+        let instance = || {
+            let cache = Cache::<u32, Row, Infallible>::builder("row");
+            let cache = cache.ttl(Duration::from_nanos(fleet.ttl)).loser_wait(patience);
+            let tier = Tier::builder(memory.peer()).lease_cap(patience).budget(patience).build();
+            let cache = if lease { cache.fleet(&tier, Digits) } else { cache };
+            cache.build().expect("the settings mean something")
+        };
+        let instances: Vec<_> = std::iter::repeat_with(instance).take(fleet.instances).collect();
+        let start = Instant::now();
+        thread::scope(|scope| {
+            for arrival in arrivals {
+                let cache = &instances[usize::from(arrival.instance)];
+                scope.spawn(move || {
+                    let due = start + Duration::from_nanos(arrival.at);
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                    let load = Duration::from_nanos(fleet.loads[arrival.key as usize]);
+                    let answer = cache.get_with(&arrival.key, |_| {
+                        thread::sleep(load);
+                        Ok(Row { key: arrival.key as usize })
+                    });
+                    assert!(answer.is_ok());
+                });
+            }
+        });
+        let stats = instances.iter().map(Cache::stats);
+        stats.fold([0; 4], |[hits, joined, tier, loads], stats| {
+            let Stats { hits: more, followed, fleet_hits, loads: loaded, .. } = stats;
+            [hits + more, joined + followed, tier + fleet_hits, loads + loaded]
+        })
+    }
+
+    #[test]
+    fn the_caches_of_the_crate_do_what_is_simulated() {
+        // Far enough apart for a busy machine.
+        let half = Fleet { ttl: 60_000 * MILLI, loads: vec![600 * MILLI; 4], ..fleet(2, 8) };
+        let calls = [at(0, 0), at(150, 0), at(300, 1), at(400, 1), at(1_200, 0), at(1_200, 1)];
+        let calls = [&calls[..], &[Arrival { at: 1_500 * MILLI, key: 1, instance: 0 }]].concat();
+        let [_, coalescing, _, both] = play(&half, &calls);
+        for (outcome, lease) in [(coalescing, false), (both, true)] {
+            let tier = outcome.shared + outcome.spared;
+            let simulated = [outcome.hits, outcome.joined, tier, outcome.loads.all()];
+            assert_eq!(real(&half, &calls, lease), simulated, "{}", outcome.layers.name);
+        }
     }
 
     proptest! {

@@ -18,7 +18,7 @@ use crate::report;
 use crate::requests::{Requests, Took};
 use crate::schedule::{self, Arrival, SpeedUp};
 use crate::simulation::{self, Fleet, Outcome, STRATEGIES, STRETCHES};
-use crate::table::{self, count, counted};
+use crate::table::{self, count, counted, glued};
 use crate::verdict::{Verdict, Worth};
 
 #[derive(Args)]
@@ -333,7 +333,7 @@ fn wrapped(text: &str) -> String {
     const WIDTH: usize = 88;
     let mut wrapped = String::new();
     let mut width = 0;
-    for word in text.split(' ') {
+    for word in glued(text).split(' ') {
         let letters = word.chars().count();
         if width > 0 && width + 1 + letters > WIDTH {
             wrapped.push('\n');
@@ -345,7 +345,8 @@ fn wrapped(text: &str) -> String {
         wrapped.push_str(word);
         width += letters;
     }
-    wrapped
+    // What kept them together is done, and would only be in the way of whoever searches.
+    wrapped.replace('\u{a0}', " ")
 }
 
 impl Log {

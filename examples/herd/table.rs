@@ -99,6 +99,23 @@ pub(crate) fn counted(number: usize, thing: &str) -> String {
     format!("{} {thing}{plural}", count(number as u64))
 }
 
+/// A text in which no line begins with a unit, or with the number after a `×`.
+pub(crate) fn glued(text: &str) -> String {
+    const UNITS: [&str; 8] = ["%", "ns", "µs", "ms", "s", "min", "h", "d"];
+    let mut glued = String::new();
+    for word in text.split(' ') {
+        let letters = word.trim_end_matches([',', '.', ';', ':', ')']);
+        let unit = glued.ends_with(|last: char| last.is_ascii_digit()) && UNITS.contains(&letters);
+        match glued.is_empty() {
+            true => {}
+            false if unit || glued.ends_with('×') => glued.push('\u{a0}'),
+            false => glued.push(' '),
+        }
+        glued.push_str(word);
+    }
+    glued
+}
+
 fn time(time: Option<Duration>) -> String {
     time.map_or(NONE.into(), |time| Span(time).to_string())
 }
@@ -117,7 +134,14 @@ fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, counted};
+    use super::{count, counted, glued};
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        let text = "8 × 50 ms (7 %), 3 h 10 min. 5 minutes";
+        let expected = "8 ×_50_ms (7_%), 3_h 10_min. 5 minutes";
+        assert_eq!(glued(text), expected.replace('_', "\u{a0}"));
+    }
 
     #[test]
     fn one_is_not_many() {
