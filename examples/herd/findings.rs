@@ -90,6 +90,8 @@ pub(crate) struct Strategy {
     pub(crate) queued: u64,
     pub(crate) wait: Wait,
     pub(crate) over_time: Vec<u64>,
+    /// Loads that began after the last request came, and are in no stretch.
+    pub(crate) late: u64,
     /// How many calls waited for how long, with the longest wait of each class.
     #[serde(skip)]
     pub(crate) classes: Vec<u64>,
@@ -174,6 +176,7 @@ impl Strategy {
                 max: wait(1.0),
             },
             over_time: outcome.over_time,
+            late: outcome.late,
             classes,
         }
     }

@@ -189,7 +189,11 @@ fn over_time(findings: &Findings) -> Markup {
             }
             @for strategy in strategies {
                 @let busiest = strategy.over_time.iter().copied().max().unwrap_or(0);
-                @let caption = format!("{} in all, {} at most", count(strategy.loads), count(busiest));
+                @let late = match strategy.late {
+                    0 => String::new(),
+                    late => format!(", {} after the last request", count(late)),
+                };
+                @let caption = format!("{} in all, {} at most{late}", count(strategy.loads), count(busiest));
                 figure {
                     figcaption { b { (strategy.name) } span.quiet { (caption) } }
                     (columns(&format!("Loads over time, {}: {caption}", strategy.name), &strategy.over_time, most, 0.0))

@@ -75,6 +75,8 @@ pub(crate) struct Outcome {
     pub(crate) waits: Histogram<u64>,
     /// The loads that began in each stretch of the time from the first arrival to the last.
     pub(crate) over_time: Vec<u64>,
+    /// The loads that began after the last arrival, for calls that had to queue or to ask before.
+    pub(crate) late: u64,
     /// What all loads took together.
     pub(crate) loading: u128,
     /// Calls that found no thread free when they came.
@@ -292,6 +294,7 @@ impl<'a> Play<'a> {
                 herd: Herd::default(),
                 waits: waits.expect("a histogram keeps up to five digits"),
                 over_time: vec![0; STRETCHES],
+                late: 0,
                 loading: 0,
                 queued: 0,
             },
@@ -408,9 +411,13 @@ impl<'a> Play<'a> {
         if u64::from(everywhere.loads) > outcome.herd.size {
             outcome.herd = Herd { size: everywhere.loads.into(), key: call.key, at: now };
         }
-        let stretch = u128::from(now) * STRETCHES as u128 / (u128::from(self.span) + 1);
-        // What is loaded after the last arrival belongs to the last stretch.
-        outcome.over_time[(stretch as usize).min(STRETCHES - 1)] += 1;
+        match now <= self.span {
+            true => {
+                let stretch = u128::from(now) * STRETCHES as u128 / (u128::from(self.span) + 1);
+                outcome.over_time[stretch as usize] += 1;
+            }
+            false => outcome.late += 1,
+        }
         // Whoever comes first gets the place that is free first.
         let begun = self.pool.pop().map_or(now, |Reverse(free)| free.max(now));
         let over = begun.saturating_add(takes);
@@ -583,6 +590,7 @@ mod tests {
         // It then finds what the first one loaded.
         assert_eq!((none.loads.all(), none.hits, none.queued), (1, 1, 1));
         assert_eq!(none.waits.min() / MILLI, 49);
+        assert_eq!((none.over_time[0], none.late), (1, 0));
         assert_eq!((coalescing.hits, coalescing.joined), (1, 0));
     }
 
@@ -677,7 +685,8 @@ mod tests {
             for outcome in &outcomes {
                 prop_assert_eq!(outcome.calls(), arrivals.len() as u64);
                 prop_assert_eq!(outcome.waits.len(), arrivals.len() as u64);
-                prop_assert_eq!(outcome.over_time.iter().sum::<u64>(), outcome.loads.all());
+                let begun = outcome.over_time.iter().sum::<u64>() + outcome.late;
+                prop_assert_eq!(begun, outcome.loads.all());
                 let by_key: u32 = outcome.by_key.iter().sum();
                 prop_assert_eq!(u64::from(by_key), outcome.loads.all());
                 if outcome.layers.coalescing || outcome.layers.lease {

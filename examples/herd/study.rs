@@ -57,7 +57,8 @@ pub(crate) struct Arguments {
     /// of the instance) + joined (another caller) + shared (found in the tier) + spared (asked for
     /// the lease, got the value) + loads; and loads = needed + duplicates, which are loads of what
     /// the same instance was loading (in_instance), another was loading (in_fleet), or another had
-    /// (kept_elsewhere). `over_time` counts loads by stretches of `stretch_s`. `worth` is the
+    /// (kept_elsewhere). `over_time` counts loads by stretches of `stretch_s`, `late` those
+    /// after the last request. `worth` is the
     /// arithmetic of the verdict, `traffic` the same log with so many `times` the traffic.
     #[arg(long, requires = "instances")]
     json: bool,
