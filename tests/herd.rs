@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde_json::Value;
 
 #[cfg(any(feature = "redis", feature = "r2d2_redis"))]
 #[path = "servers/mod.rs"]
@@ -502,6 +503,192 @@ fn a_compressed_log_that_is_cut_off_is_a_clear_error() {
     assert_refused(&ran, "the compressed file is cut off");
 }
 
+/// Plays `log` on a fleet, against a virtual clock.
+fn fleet(file: impl AsRef<OsStr>, more: &[&str], input: &[u8]) -> Ran {
+    let mut arguments = vec![OsStr::new("replay"), file.as_ref()];
+    arguments.extend(["--instances", "4"].iter().chain(more).map(OsStr::new));
+    herd(&arguments, input)
+}
+
+fn findings(ran: &Ran) -> Value {
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(ran.err, "", "nothing is drawn where nobody looks");
+    serde_json::from_str(&ran.out).expect("it is JSON, and nothing else")
+}
+
+/// A number of each strategy.
+fn each(findings: &Value, field: &str) -> Vec<u64> {
+    let strategies = findings["strategies"].as_array().expect("there are strategies");
+    let numbers = strategies.iter().map(|strategy| strategy[field].as_u64());
+    numbers.collect::<Option<_>>().unwrap_or_else(|| panic!("{field} is a count"))
+}
+
+/// A minute of three keys, each asked for ten times a second, from clients in turn.
+fn busy_log() -> String {
+    let line = |number: u32| {
+        let (second, client, key) = (number / 30, number % 7, number % 3);
+        format!(
+            "198.18.0.{client} - - [17/May/2015:10:05:{second:02} +0000] \"GET /{key} HTTP/1.1\" \
+             200 12 \"-\" \"-\" 0.{:03}\n",
+            100 + key
+        )
+    };
+    (0..1_800).map(line).collect()
+}
+
+#[track_caller]
+fn assert_adds_up(findings: &Value) {
+    let parts = |fields: &[&str]| {
+        let parts = fields.iter().map(|field| each(findings, field));
+        parts.reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a + b).collect())
+    };
+    let (calls, loads) = (each(findings, "calls"), each(findings, "loads"));
+    assert_eq!(parts(&["hits", "joined", "shared", "spared", "loads"]).as_ref(), Some(&calls));
+    assert_eq!(parts(&["needed", "duplicates"]).as_ref(), Some(&loads));
+    let duplicates = parts(&["in_instance", "in_fleet", "kept_elsewhere"]);
+    assert_eq!(duplicates, Some(each(findings, "duplicates")));
+    let requests = findings["log"]["requests"].as_u64();
+    assert!(calls.iter().all(|calls| Some(*calls) == requests), "{calls:?}");
+    let [none, coalescing, lease, both] = loads[..] else { panic!("there are four strategies") };
+    assert!(none >= coalescing && coalescing >= both && none >= lease, "{loads:?}");
+    let worth = |field: &str| findings["worth"][field].as_u64().expect("it is a count");
+    assert_eq!(worth("none") - worth("by_coalescing") - worth("by_tier"), worth("left"));
+    assert_eq!((worth("none"), worth("left")), (none, both));
+    let traffic = findings["traffic"].as_array().expect("other traffic is played, too");
+    let times: Vec<_> = traffic.iter().map(|traffic| traffic["times"].as_u64()).collect();
+    assert_eq!(times, [Some(1), Some(10), Some(100), Some(1_000)]);
+    assert_eq!(traffic[0]["loads"], serde_json::json!(loads));
+}
+
+#[test]
+fn the_findings_of_a_fleet_are_json_that_adds_up() {
+    let ran = fleet("-", &["--json", "--ttl", "2s"], busy_log().as_bytes());
+    let found = findings(&ran);
+    assert_adds_up(&found);
+    assert_eq!(found["log"]["timed"], 1_800);
+    assert_eq!(found["settings"]["load_from"], "log");
+    assert_eq!(found["settings"]["load_ms"], 101.0);
+    assert!(each(&found, "joined")[1] > 0 && each(&found, "spared")[3] > 0, "{}", ran.out);
+    assert_eq!(found["verdict"]["advice"], "both");
+}
+
+#[test]
+fn the_same_log_and_settings_have_the_same_findings() {
+    let (log, json) = (busy_log(), ["--json", "--ttl", "2s", "--seed"]);
+    let seeded = |seed| fleet("-", &[&json[..], &[seed]].concat(), log.as_bytes()).out;
+    assert_eq!(seeded("7"), seeded("7"));
+    assert_ne!(seeded("7"), seeded("8"));
+}
+
+#[test]
+fn a_client_stays_with_its_instance_if_requests_are_spread_by_address() {
+    let log = "198.18.0.9 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1\n".repeat(9);
+    let loads = |spread| {
+        let more = ["--json", "--load", "0", "--spread", spread];
+        each(&findings(&fleet("-", &more, log.as_bytes())), "loads")
+    };
+    assert_eq!(loads("client"), [1, 1, 1, 1]);
+    assert_eq!(loads("round-robin"), [4, 4, 1, 1]);
+    assert_refused(&fleet("-", &["--spread", "client"], b"1 a\n"), "names no clients");
+}
+
+#[test]
+fn a_fleet_tells_its_verdict_and_the_lines_it_skipped() {
+    let ran = fleet("-", &[], LOG.as_bytes());
+    assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+    assert_eq!(ran.err, "", "nothing is drawn where nobody looks");
+    for told in [
+        "5 requests for 4 keys",
+        "neither GET nor HEAD: 1.",
+        "Bad lines skipped: 2. The first, line 4: neither an access log line",
+        "4 instances of 64 threads",
+        "a guess: the log does not say",
+        "Verdict: a shared tier is worth it for the values it shares",
+        "5 requests are too few to decide by.",
+        "4 instances × 64 threads = 256 loads",
+    ] {
+        assert!(ran.out.contains(told), "{told}: {}", ran.out);
+    }
+}
+
+#[test]
+fn a_fleet_of_one_request_or_of_none_is_no_trouble() {
+    let scratch = Scratch::new("one");
+    let report = scratch.0.join("report.html");
+    let more = ["--json", "--report", report.to_str().expect("it is text")];
+    let one = findings(&fleet("-", &more, b"7 a\n"));
+    assert_eq!(each(&one, "loads"), [1, 1, 1, 1]);
+    assert!(fs::read_to_string(report).is_ok_and(|page| page.contains("All at one moment.")));
+    let at_once = ["--json", "--speed-up", "max"];
+    let at_once = findings(&fleet("-", &at_once, b"7 a\n3600 a\n7200 b\n"));
+    assert_eq!(at_once["stretch_s"], 0.0);
+    assert_refused(&fleet("-", &[], b""), "standard input is empty");
+}
+
+#[test]
+fn a_log_in_no_known_format_is_an_error_that_shows_a_known_one() {
+    let ran = fleet("-", &[], b"{\"path\": \"/\"}\n");
+    assert_refused(&ran, "line 1: neither an access log line");
+    assert!(ran.err.contains("Expected are lines such as"), "{}", ran.err);
+}
+
+/// What the page would fetch, or run.
+fn assert_self_contained(page: &str) {
+    for outside in ["http://", "https://", "<script", "<link", "<img", "src=", "url(", "@import"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn a_report_is_one_page_for_day_and_night_and_phones() {
+    let scratch = Scratch::new("report");
+    let report = scratch.0.join("report.html");
+    let more = ["--report", report.to_str().expect("it is text")];
+    let ran = fleet("-", &more, busy_log().as_bytes());
+    assert!(ran.out.contains("Report: "), "{}{}", ran.out, ran.err);
+    let page = fs::read_to_string(report).expect("the report was written");
+    assert_self_contained(&page);
+    for part in [
+        "<!DOCTYPE html>",
+        "name=\"viewport\"",
+        "prefers-color-scheme: dark",
+        "aria-label=\"none: ",
+        "Loads over time, both: ",
+        "Waits, lease: ",
+        "<caption>",
+        "1,800 requests for 3 keys",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_path_in_a_log_is_text_in_the_report() {
+    let scratch = Scratch::new("hostile");
+    let hostile = "/<script src=//evil.example>alert(1)</script>?\\\"&'<b>";
+    let line =
+        format!("h - - [17/May/2015:10:05:03 +0000] \"GET {hostile} HTTP/1.1\" 200 1\n").repeat(20);
+    let log = scratch.file("a<img src=x>&.log", line);
+    let report = scratch.0.join("report.html");
+    let ran = fleet(log, &["--json", "--report", report.to_str().expect("it is text")], b"");
+    assert_eq!(findings(&ran)["hottest"][0]["key"], hostile);
+    let page = fs::read_to_string(report).expect("the report was written");
+    assert!(page.contains("&lt;script") && page.contains("&lt;img"), "{page}");
+    assert_self_contained(&page.replace("&lt;script src=", "").replace("&lt;img src=", ""));
+}
+
+#[test]
+fn a_report_neither_replaces_the_log_nor_hides_that_it_was_not_written() {
+    let scratch = Scratch::new("replace");
+    let log = scratch.file("access.log", LOG);
+    let path = log.to_str().expect("it is text");
+    assert_refused(&fleet(&log, &["--report", path], b""), "would replace the log");
+    assert_eq!(fs::read_to_string(&log).expect("it is there"), LOG);
+    let nowhere = scratch.0.join("missing/report.html");
+    let more = ["--report", nowhere.to_str().expect("it is text")];
+    assert_refused(&fleet(&log, &more, b""), "cannot write the report");
+}
+
 #[test]
 fn arguments_that_make_no_sense_are_refused_with_the_reason() {
     for (arguments, reason) in [
@@ -517,7 +704,11 @@ fn arguments_that_make_no_sense_are_refused_with_the_reason() {
         (&["storm", "--processes", "2", "--lease", "1ms"], "20ms at least"),
         (&["storm", "--processes", "2", "--zipf", "-1"], "--zipf"),
         (&["--instances", "2", "storm"], "--instances"),
-        (&["replay", "-", "--instances", "2"], "--instances"),
+        (&["replay", "-", "--instances", "0"], "--instances"),
+        (&["replay", "-", "--json"], "--instances"),
+        (&["replay", "-", "--report", "/tmp/report.html"], "--instances"),
+        (&["replay", "-", "--instances", "2", "--cost", "cpu"], "--cost"),
+        (&["replay", "-", "--instances", "2", "--ttl", "0"], "--ttl"),
         (&["replay"], "<FILE>"),
         (&["replay", "-", "--speed-up", "-1"], "--speed-up"),
         (&["replay", "-", "--speed-up", "fast"], "or max"),
@@ -540,9 +731,13 @@ fn a_reader_that_has_read_enough_is_no_failure() {
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
 }
 
+fn real_log() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces/access.log.gz")
+}
+
 #[test]
 fn a_real_log_is_replayed() {
-    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces/access.log.gz");
+    let log = real_log();
     if !log.exists() {
         eprintln!("SKIPPED: there is no {}", log.display());
         return;
@@ -554,4 +749,15 @@ fn a_real_log_is_replayed() {
     let loads = row(&ran, "loads");
     assert_eq!(loads[0], 9_994);
     assert!(loads[1] <= loads[0]);
+}
+
+#[test]
+fn a_real_log_is_played_on_a_fleet() {
+    let log = real_log();
+    if !log.exists() {
+        eprintln!("SKIPPED: there is no {}", log.display());
+        return;
+    }
+    assert_adds_up(&findings(&fleet(&log, &["--json"], b"")));
+    assert_adds_up(&findings(&fleet(&log, &["--json", "--speed-up", "1000"], b"")));
 }

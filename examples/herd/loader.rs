@@ -23,18 +23,18 @@ pub(crate) struct Price {
     pub(crate) load: Duration,
     /// How the times of loads are spread around that, each drawn anew
     #[arg(long, value_enum, default_value_t = LoadSpread::Fixed)]
-    load_spread: LoadSpread,
+    pub(crate) load_spread: LoadSpread,
     /// What a load does in that time
     #[arg(long, value_enum, default_value_t = Cost::Sleep)]
-    cost: Cost,
+    pub(crate) cost: Cost,
     /// How many loads run at once, as with a pool of connections; the others queue for their turn
     /// [default: no bound]
     #[arg(long, value_name = "N")]
-    pool: Option<NonZeroUsize>,
+    pub(crate) pool: Option<NonZeroUsize>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum, Serialize, Deserialize)]
-enum LoadSpread {
+pub(crate) enum LoadSpread {
     /// Not at all
     Fixed,
     /// Exponentially, with that as the mean: one in a hundred takes 4.6 times as long
@@ -61,7 +61,7 @@ impl LoadSpread {
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum, Serialize, Deserialize)]
-enum Cost {
+pub(crate) enum Cost {
     /// Sleep, as a thread does that waits for a database
     Sleep,
     /// Compute, so that the loads compete for the cores

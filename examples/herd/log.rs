@@ -5,10 +5,21 @@
 /// What a line says.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Line<'a> {
-    /// At this moment somebody read what is under this key.
-    Read { at: Moment, key: &'a [u8] },
+    /// Somebody read what is under a key.
+    Read(Read<'a>),
     /// Something was changed or done. No load can answer two of those.
     Write,
+}
+
+/// A request that asked for something.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Read<'a> {
+    pub(crate) at: Moment,
+    pub(crate) key: &'a [u8],
+    /// The address it came from; empty in a log that names none.
+    pub(crate) client: &'a [u8],
+    /// How long it took, in nanoseconds, if the log says so.
+    pub(crate) took: Option<u64>,
 }
 
 /// When a request came.
@@ -35,16 +46,54 @@ pub(crate) fn parse(line: &[u8], ignore_query: bool) -> Result<Line<'_>, &'stati
         let key = rest.trim_ascii_start();
         return match key {
             [] => Err("no key after the seconds"),
-            _ => Ok(Line::Read { at: at?, key }),
+            _ => Ok(Line::Read(Read { at: at?, key, client: b"", took: None })),
         };
     }
-    let (nanos, rest) = bracketed_time(line)?;
-    let (method, target) = request(rest)?;
+    let (nanos, before, rest) = bracketed_time(line)?;
+    let Quoted { method, target, rest } = request(rest)?;
     if !matches!(method, b"GET" | b"HEAD") {
         return Ok(Line::Write);
     }
+    let at = Moment { nanos, whole_second: true };
     let key = path(target, ignore_query);
-    Ok(Line::Read { at: Moment { nanos, whole_second: true }, key })
+    Ok(Line::Read(Read { at, key, client: client(before), took: took(rest) }))
+}
+
+/// The address of who asked, from what is before the time: `[host] address identity user`.
+fn client(before: &[u8]) -> &[u8] {
+    let mut words = before.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    // Where a virtual host comes first, the address is where else the identity is, which is a dash.
+    let is_address = second.iter().any(|byte| matches!(byte, b'.' | b':'));
+    if is_address && words.count() >= 2 { second } else { first }
+}
+
+/// How long the request took, from what is after it: status, size, perhaps more in quotes or not.
+///
+/// No format says where the time is, but servers that log it put it behind all the rest: Apache
+/// microseconds (`%D`), nginx seconds with a point (`$request_time`), Traefik `12ms`.
+fn took(rest: &[u8]) -> Option<u64> {
+    let mut quoted = false;
+    let mut words = rest.split(|byte| {
+        quoted ^= *byte == b'"';
+        !quoted && byte.is_ascii_whitespace()
+    });
+    let is_word = |word: &&[u8]| !word.is_empty();
+    // The status and the size are numbers, too.
+    words.by_ref().filter(is_word).nth(1)?;
+    words.filter(is_word).filter_map(span).last()
+}
+
+/// A word that is a span of time, in nanoseconds.
+fn span(word: &[u8]) -> Option<u64> {
+    let word = word.strip_prefix(b"rt=").unwrap_or(word);
+    if let Some(millis) = word.strip_suffix(b"ms") {
+        return number(millis).filter(|_| !millis.is_empty())?.checked_mul(1_000_000);
+    }
+    match seconds(word)?.ok()? {
+        Moment { nanos, whole_second: true } => (nanos / SECOND).checked_mul(1_000),
+        Moment { nanos, .. } => Some(nanos),
+    }
 }
 
 /// A decimal number of seconds; `None` if `text` is not a number at all.
@@ -68,8 +117,8 @@ fn seconds(text: &[u8]) -> Option<Result<Moment, &'static str>> {
     Some(nanos.map(|nanos| Moment { nanos, whole_second: point.is_none() }))
 }
 
-/// The time in brackets, and what comes after it.
-fn bracketed_time(line: &[u8]) -> Result<(u64, &[u8]), &'static str> {
+/// The time in brackets, and what comes before and after it.
+fn bracketed_time(line: &[u8]) -> Result<(u64, &[u8], &[u8]), &'static str> {
     let mut reason = "neither an access log line nor `seconds key`";
     // A user's name, before the time, may hold a bracket itself.
     for open in (0..line.len()).filter(|place| line[*place] == b'[') {
@@ -79,7 +128,7 @@ fn bracketed_time(line: &[u8]) -> Result<(u64, &[u8]), &'static str> {
             && let Some(rest) = rest.strip_prefix(b"]")
         {
             match time_of(time) {
-                Some(nanos) => return Ok((nanos, rest)),
+                Some(nanos) => return Ok((nanos, &line[..open], rest)),
                 None => reason = "no such time as the one in brackets",
             }
         } else if reason.starts_with("neither") {
@@ -149,8 +198,16 @@ fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Method and target of the quoted request that comes first in `text`.
-fn request(text: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
+/// A request in quotes.
+struct Quoted<'a> {
+    method: &'a [u8],
+    target: &'a [u8],
+    /// What comes after it in the line.
+    rest: &'a [u8],
+}
+
+/// The quoted request that comes first in `text`.
+fn request(text: &[u8]) -> Result<Quoted<'_>, &'static str> {
     let text = text.trim_ascii_start().strip_prefix(b"\"").ok_or("no quoted request")?;
     let mut escaped = false;
     let end = text.iter().position(|byte| {
@@ -158,7 +215,7 @@ fn request(text: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
         escaped = *byte == b'\\' && !escaped;
         closes
     });
-    let request = &text[..end.ok_or("the quoted request does not end")?];
+    let (request, after) = text.split_at(end.ok_or("the quoted request does not end")?);
     let reason = "no method and path in the request";
     let space = request.iter().position(|byte| *byte == b' ').ok_or(reason)?;
     let (method, rest) = (&request[..space], request[space + 1..].trim_ascii());
@@ -169,7 +226,10 @@ fn request(text: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     };
     let named = !method.is_empty() && method.iter().all(u8::is_ascii_uppercase);
     let only_a_version = target.starts_with(b"HTTP/");
-    if named && !target.is_empty() && !only_a_version { Ok((method, target)) } else { Err(reason) }
+    match named && !target.is_empty() && !only_a_version {
+        true => Ok(Quoted { method, target, rest: &after[1..] }),
+        false => Err(reason),
+    }
 }
 
 /// The path of a request's target, which may name the host, too.
@@ -203,14 +263,14 @@ mod tests {
 
     fn key(line: &[u8]) -> String {
         match parse(line, false) {
-            Ok(Line::Read { key, .. }) => String::from_utf8_lossy(key).into_owned(),
+            Ok(Line::Read(Read { key, .. })) => String::from_utf8_lossy(key).into_owned(),
             other => panic!("{other:?}"),
         }
     }
 
     fn nanos(line: &str) -> u64 {
         match parse(line.as_bytes(), false) {
-            Ok(Line::Read { at, .. }) => at.nanos,
+            Ok(Line::Read(Read { at, .. })) => at.nanos,
             other => panic!("{other:?}"),
         }
     }
@@ -226,7 +286,8 @@ mod tests {
     #[test]
     fn the_combined_format_is_read() {
         let at = Moment { nanos: 1_431_857_103 * SECOND, whole_second: true };
-        let read = Line::Read { at, key: b"/a/b.png?x=1" };
+        let key = b"/a/b.png?x=1";
+        let read = Line::Read(Read { at, key, client: b"198.18.0.7", took: None });
         assert_eq!(parse(COMBINED.as_bytes(), false), Ok(read));
     }
 
@@ -285,7 +346,7 @@ mod tests {
     #[test]
     fn the_query_is_part_of_the_key_unless_ignored() {
         let ignoring = parse(COMBINED.as_bytes(), true);
-        assert!(matches!(ignoring, Ok(Line::Read { key: b"/a/b.png", .. })), "{ignoring:?}");
+        assert!(matches!(ignoring, Ok(Line::Read(Read { key: b"/a/b.png", .. }))), "{ignoring:?}");
         assert_eq!(key(&asking("GET /a?x=1#top HTTP/1.1")), "/a?x=1");
     }
 
@@ -322,10 +383,52 @@ mod tests {
         assert_eq!(parse(none.as_bytes(), false), Err("no quoted request"));
     }
 
+    fn read(line: &[u8]) -> Read<'_> {
+        match parse(line, false) {
+            Ok(Line::Read(read)) => read,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_client_is_known_behind_a_virtual_host_too() {
+        let line = r#"[17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1"#;
+        for (before, client) in [
+            ("198.18.0.7 - -", "198.18.0.7"),
+            ("::1 - frank", "::1"),
+            ("198.18.0.7 - two words", "198.18.0.7"),
+            ("example.org:443 ::1 - -", "::1"),
+            ("", ""),
+        ] {
+            let line = format!("{before} {line}");
+            assert_eq!(read(line.as_bytes()).client, client.as_bytes(), "{before}");
+        }
+        assert_eq!(read(b"1.5 key").client, b"");
+    }
+
+    #[test]
+    fn the_time_a_request_took_is_read_if_the_log_has_it() {
+        const MILLI: u64 = 1_000_000;
+        for (rest, took) in [
+            ("200 2326", None),
+            (r#"200 2326 "-" "curl/8 1 2""#, None),
+            ("200 - 1500", Some(1_500_000)),
+            (r#"200 2326 "-" "curl/8 1 2" 2500"#, Some(2_500_000)),
+            (r#"200 2326 "-" "curl/8" 0.125"#, Some(125 * MILLI)),
+            (r#"200 2326 "-" "curl/8" "-" rt=0.050 uct="0.000""#, Some(50 * MILLI)),
+            (r#"200 2326 "-" "-" 17 "router" "http://10.0.0.1" 12ms"#, Some(12 * MILLI)),
+            (r#"200 2326 "an open quote 17"#, None),
+            ("200 2326 ms 99999999999999999999", None),
+        ] {
+            let line = format!(r#"h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" {rest}"#);
+            assert_eq!(read(line.as_bytes()).took, took, "{rest}");
+        }
+    }
+
     #[test]
     fn seconds_and_a_key_are_read() {
         let read = |line: &str| match parse(line.as_bytes(), false) {
-            Ok(Line::Read { at, key }) => (at.nanos, at.whole_second, key.to_vec()),
+            Ok(Line::Read(Read { at, key, .. })) => (at.nanos, at.whole_second, key.to_vec()),
             other => panic!("{other:?}"),
         };
         assert_eq!(read("12 product:7"), (12 * SECOND, true, b"product:7".to_vec()));
@@ -350,7 +453,7 @@ mod tests {
         let mut line = asking("GET /caf? HTTP/1.1");
         let place = line.iter().position(|byte| *byte == b'?').expect("it is there");
         line[place] = 0xe9;
-        assert!(matches!(parse(&line, false), Ok(Line::Read { key: b"/caf\xe9", .. })));
+        assert!(matches!(parse(&line, false), Ok(Line::Read(Read { key: b"/caf\xe9", .. }))));
     }
 
     #[test]

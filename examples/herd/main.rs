@@ -3,7 +3,8 @@
 //! `herd` alone raises a storm: many threads ask for one cold key at once. `herd storm --instances
 //! 40` raises it over many instances of a server, which share a tier, and `herd storm --processes
 //! 40` over real processes on a real Redis. `herd replay FILE` replays the requests of a real access
-//! log. All print what it cost, without and with coalescing.
+//! log, and `herd replay FILE --instances 8` simulates a fleet under that log, and says which layers
+//! it needs. All print what it cost, without and with coalescing.
 //!
 //! The use of the library itself is all in `strategy.rs`, and there it is a line or two for each
 //! way; `lease.rs` is what one would write by hand instead.
@@ -13,6 +14,7 @@ mod caller;
 mod crew;
 mod duration;
 mod figures;
+mod findings;
 mod lease;
 mod link;
 mod loader;
@@ -21,12 +23,17 @@ mod log;
 mod processes;
 mod progress;
 mod replay;
+mod report;
+mod requests;
 mod schedule;
+mod simulation;
 mod source;
 mod storm;
 mod strategy;
+mod study;
 mod table;
 mod tally;
+mod verdict;
 
 use std::fmt;
 use std::io::{self, Write};

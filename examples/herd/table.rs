@@ -69,6 +69,24 @@ pub(crate) fn hottest(
     table
 }
 
+/// A table of numbers, and of what they are about: in the first column, or, with `named_last`, in
+/// the last one.
+pub(crate) fn numbers(
+    header: &[String],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    named_last: bool,
+) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    for row in rows {
+        table.add_row(row);
+    }
+    table.set_header(header);
+    let last = header.len() - 1;
+    align_right(&mut table, if named_last { 0..last } else { 1..last + 1 });
+    table
+}
+
 /// A number with its thousands set apart.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -86,6 +104,23 @@ pub(crate) fn count(number: u64) -> String {
 pub(crate) fn counted(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {thing}{plural}", count(number as u64))
+}
+
+/// A text in which no line begins with a unit, or with the number after a `×`.
+pub(crate) fn glued(text: &str) -> String {
+    const UNITS: [&str; 8] = ["%", "ns", "µs", "ms", "s", "min", "h", "d"];
+    let mut glued = String::new();
+    for word in text.split(' ') {
+        let letters = word.trim_end_matches([',', '.', ';', ':', ')']);
+        let unit = glued.ends_with(|last: char| last.is_ascii_digit()) && UNITS.contains(&letters);
+        match glued.is_empty() {
+            true => {}
+            false if unit || glued.ends_with('×') => glued.push('\u{a0}'),
+            false => glued.push(' '),
+        }
+        glued.push_str(word);
+    }
+    glued
 }
 
 fn time(time: Option<Duration>) -> String {
@@ -106,7 +141,14 @@ fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, counted};
+    use super::{count, counted, glued};
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        let text = "8 × 50 ms (7 %), 3 h 10 min. 5 minutes";
+        let expected = "8 ×_50_ms (7_%), 3_h 10_min. 5 minutes";
+        assert_eq!(glued(text), expected.replace('_', "\u{a0}"));
+    }
 
     #[test]
     fn one_is_not_many() {
