@@ -125,14 +125,21 @@ impl Policy {
         Ok(())
     }
 
-    /// The lifetime of an entry with this `ttl`, be it [`ttl`](Policy::ttl),
-    /// [`absent_ttl`](Policy::absent_ttl) or one that the loader chose. `None`: not to be stored.
+    /// The lifetime of a value with this `ttl`, be it [`ttl`](Policy::ttl) or one that the loader
+    /// chose. `None`: not to be stored.
     ///
     /// Drawn once for each load, so that all tiers agree. `draw` is uniform over all of `u64`.
     pub(crate) fn lifetime(&self, ttl: Duration, draw: u64) -> Option<Lifetime> {
         let fresh = jittered(ttl, self.jitter, draw);
         let kept = fresh.saturating_add(self.windows.longer());
         (!fresh.is_zero()).then(|| Lifetime::new(fresh, kept))
+    }
+
+    /// The same of an absence, with [`absent_ttl`](Policy::absent_ttl) or one that the loader chose.
+    /// No window applies to it, so it is kept for no longer than it is fresh.
+    pub(crate) fn absence_lifetime(&self, ttl: Duration, draw: u64) -> Option<Lifetime> {
+        let fresh = jittered(ttl, self.jitter, draw);
+        (!fresh.is_zero()).then(|| Lifetime::new(fresh, fresh))
     }
 
     /// Before this moment no refresh is to follow the one that failed at `failed`.

@@ -19,7 +19,7 @@ pub(crate) fn reply(caches: &Caches) -> Reply {
     let fleet = caches.fleet.as_ref().map(Fleet::health);
     let oldest = caches.stats().map(|(_, stats)| stats.gauges.oldest_flight);
     let oldest = oldest.into_iter().max().unwrap_or_default();
-    let well = oldest < LONG && fleet.as_ref().is_none_or(is_well);
+    let well = oldest < LONG && fleet.as_ref().is_none_or(Health::is_well);
     let body = json!({
         "status": if well { "ok" } else { "degraded" },
         "oldest_load_ms": u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX),
@@ -27,12 +27,6 @@ pub(crate) fn reply(caches: &Caches) -> Reply {
         "fleet": fleet.as_ref().map(of_fleet),
     });
     Reply::json(200, &body)
-}
-
-/// Whether values are shared, in both directions, and others are heard. What it says besides, of
-/// troubles that are over, is for people.
-fn is_well(health: &Health) -> bool {
-    !health.reads_open && !health.writes_open && health.hears && !health.misconfigured
 }
 
 fn of_fleet(health: &Health) -> Value {

@@ -468,11 +468,11 @@ where
             (What::Unchanged, previous) => Some(previous?.clone()),
         };
         let policy = &self.policy;
-        let ttl = fill.ttl.unwrap_or(match found {
-            Some(_) => policy.ttl,
-            None => policy.absent_ttl,
-        });
-        let lifetime = policy.lifetime(ttl, fastrand::u64(..));
+        let draw = fastrand::u64(..);
+        let lifetime = match found {
+            Some(_) => policy.lifetime(fill.ttl.unwrap_or(policy.ttl), draw),
+            None => policy.absence_lifetime(fill.ttl.unwrap_or(policy.absent_ttl), draw),
+        };
         let lives = lifetime.unwrap_or(Lifetime::new(Duration::ZERO, Duration::ZERO));
         let span = Span::loaded(loaded.ended, lives, at_most);
         let stamp = self.stamp(span, found.is_some(), loaded.took, mark);

@@ -211,7 +211,8 @@ pub struct Health {
     pub opened: u64,
     /// Whether other processes' notices come.
     pub hears: bool,
-    /// The last trouble, in its own words.
+    /// The last trouble that a call had with the tier, in its own words. Why nothing is heard, if
+    /// that is so, stands in the [report](Report::deaf).
     pub last_trouble: Option<String>,
     /// How many there were of each kind.
     pub troubles: Troubles,
@@ -222,6 +223,26 @@ pub struct Health {
     pub report: Report,
     /// Leases held by this process just now.
     pub leases: usize,
+}
+
+impl Health {
+    /// Whether everything is as it should be: the tier is asked, takes writes, and is heard; what
+    /// there was of troubles is over. Where it is not, requests are served all the same, only with
+    /// more loads.
+    ///
+    /// ```
+    /// use onefill::fleet::{Fleet, memory::Memory};
+    /// use std::sync::Arc;
+    ///
+    /// let tier = Arc::new(Memory::new());
+    /// let fleet = Fleet::on(Arc::clone(&tier));
+    /// assert!(fleet.health().is_well());
+    /// tier.down();
+    /// assert!(!fleet.health().is_well());
+    /// ```
+    pub fn is_well(&self) -> bool {
+        !self.reads_open && !self.writes_open && self.hears && !self.misconfigured
+    }
 }
 
 impl Fleet {

@@ -336,3 +336,27 @@ fn no_time_is_too_long() {
         assert!(started.elapsed() < NOISE);
     });
 }
+
+/// No window applies to an absence, so nothing is left of it when it is over: neither here nor in
+/// the shared tier, however long values are kept to stand in for failures.
+#[test]
+fn an_absence_is_stored_for_no_longer_than_it_is_fresh() {
+    within(|| {
+        let memory = Memory::manual();
+        let one = start(
+            &memory,
+            |f| f,
+            |c| {
+                c.absent_ttl(ms(2_000)).stale_while_revalidate(TTL).stale_if_error(10 * TTL).loader(
+                    |asked: &Asked<'_>| {
+                        Ok(if *asked.key() == 7 { Fill::absent() } else { Fill::new("tea".into()) })
+                    },
+                )
+            },
+        );
+        assert!(one.get(7).unwrap().is_absent());
+        assert_eq!(one.value(8), "tea");
+        assert_eq!(memory.stored(&key(7)).unwrap().left, Some(ms(2_000)));
+        assert_eq!(memory.stored(&key(8)).unwrap().left, Some(TTL + 10 * TTL));
+    });
+}

@@ -324,7 +324,7 @@ fn one_deadline_is_spent_over_all_steps() {
         let one = start(
             &memory,
             |f| f.budget(ms(60_000)),
-            |c| c.workers(1).timeout(ms(1_500)).loader(stage.loader()),
+            |c| c.workers(1).timeout(ms(3_000)).loser_wait(ms(60_000)).loader(stage.loader()),
         );
         dead_holder(&memory, 7, ms(60_000));
         let lookup = one.link.hold(Op::Lookup, Moment::Reply);
@@ -336,8 +336,8 @@ fn one_deadline_is_spent_over_all_steps() {
             lookup.release();
             assert!(caller.join().unwrap().unwrap_err().is_timed_out());
         });
-        assert!(started.elapsed() >= ms(1_500));
-        assert!(started.elapsed() < ms(1_500) + NOISE);
+        assert!(started.elapsed() >= ms(3_000));
+        assert!(started.elapsed() < ms(3_000) + NOISE);
         assert_eq!(stage.loads(), 0);
     });
 }
