@@ -83,8 +83,8 @@ enum Followed<'f, V, E> {
     Landed(&'f Outcome<V, E>),
     /// The caller drives this flight now.
     Promoted,
-    /// The caller was made the driver in the moment its deadline fired. It must not begin a load,
-    /// so it has to pass the flight on.
+    /// The caller was made the driver, and its deadline has passed before it knew. It must not begin
+    /// a load, so it has to pass the flight on.
     PromotedLate(Error<E>),
 }
 
@@ -177,10 +177,25 @@ impl<V, E> Flight<V, E> {
 
         let call = place.wait();
         drop(parked);
+        self.leave(&place, call, wait.started)
+    }
+
+    /// The wait is over.
+    fn leave(
+        &self,
+        place: &Place,
+        call: Call,
+        started: Option<Instant>,
+    ) -> Result<Followed<'_, V, E>, Error<E>> {
         match call {
+            // Called before the deadline, and awake after it: a load that begins now would be one
+            // for nobody, or one too many where others have more time.
+            Call::Lead if place.deadline().has_passed() => {
+                Ok(Followed::PromotedLate(timed_out(started)))
+            }
             Call::Lead => Ok(Followed::Promoted),
             Call::Landed => Ok(Followed::Landed(self.leave_landed())),
-            Call::None => self.leave_late(&place, wait.started),
+            Call::None => self.leave_late(place, started),
         }
     }
 
@@ -192,8 +207,7 @@ impl<V, E> Flight<V, E> {
         started: Option<Instant>,
     ) -> Result<Followed<'_, V, E>, Error<E>> {
         let seated = self.seats.lock().leave(place);
-        let timed_out =
-            Error::TimedOut { waited: started.map(|at| at.elapsed()).unwrap_or_default() };
+        let timed_out = timed_out(started);
         match self.outcome.get() {
             // Landed beats late (seeded bug: `late_ignores_the_landing`). In its seat or out of
             // it, this follower owes its calls (seeded bugs: `late_pays_no_debt`,
@@ -215,6 +229,10 @@ impl<V, E> Flight<V, E> {
         self.pass_on(|_| ());
         self.outcome.get().expect("a follower is called once the flight has landed")
     }
+}
+
+fn timed_out<E>(started: Option<Instant>) -> Error<E> {
+    Error::TimedOut { waited: started.map(|at| at.elapsed()).unwrap_or_default() }
 }
 
 /// One follower counted against the group's cap, until dropped.

@@ -68,6 +68,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Until when its sitter waits.
+    pub(super) fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
     /// Waits until called, or until the deadline fires: then the call is [`Call::None`].
     pub(super) fn wait(&self) -> Call {
         let call = |called: &Called| match called {

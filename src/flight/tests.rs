@@ -77,6 +77,17 @@ fn one_who_is_promoted_as_its_deadline_fires_has_to_pass_the_flight_on() {
     assert!(flight.seats.lock().driven_here(), "until it has");
 }
 
+#[test]
+fn one_who_was_promoted_and_wakes_up_late_has_to_pass_the_flight_on() {
+    let flight = flight();
+    let late = sit(&flight);
+    assert!(flight.hand_over());
+    let call = late.wait();
+    assert_eq!(call, Call::Lead);
+    let end = flight.leave(&late, call, None).ok().unwrap();
+    assert!(matches!(end, Followed::PromotedLate(Error::TimedOut { .. })));
+}
+
 /// One who waits at the gate while the flight lands behind it finds the outcome there.
 #[test]
 fn nobody_sits_down_in_a_landed_flight() {
