@@ -420,9 +420,8 @@ impl Stats {
 }
 
 impl Gauges {
-    /// Each by its name.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn list(&self) -> [(&'static str, u64); 9] {
+    /// What can be counted, each by its name; [`oldest_flight`](Gauges::oldest_flight) is a time.
+    pub fn counts(&self) -> [(&'static str, u64); 9] {
         [
             ("values", self.values as u64),
             ("absences", self.absences as u64),

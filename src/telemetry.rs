@@ -62,7 +62,7 @@ mod publishing {
             counter!("onefill_events_total", "cache" => cache.to_string(), "event" => event)
                 .absolute(count);
         }
-        for (name, value) in stats.gauges.list() {
+        for (name, value) in stats.gauges.counts() {
             gauge!("onefill_now", "cache" => cache.to_string(), "what" => name).set(value as f64);
         }
         gauge!("onefill_oldest_flight_seconds", "cache" => cache.to_string())

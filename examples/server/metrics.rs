@@ -7,7 +7,7 @@ use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use onefill::{Histogram, Stats};
+use onefill::Histogram;
 
 use crate::reply::Reply;
 use crate::routes::App;
@@ -41,7 +41,7 @@ fn render(app: &App) -> String {
     }
     page.family("onefill_now", "gauge", "How things stand in a cache.");
     for (cache, stats) in &caches {
-        for (what, value) in gauges(stats) {
+        for (what, value) in stats.gauges.counts() {
             page.sample("onefill_now", &[("cache", cache), ("what", what)], value);
         }
     }
@@ -77,12 +77,7 @@ fn render(app: &App) -> String {
         page.sample(name, &[], health.opened);
         let name = "onefill_fleet_troubles_total";
         page.family(name, "counter", "Calls of the shared tier that came to nothing.");
-        let troubles = &health.troubles;
-        for (kind, count) in [
-            ("unreachable", troubles.unreachable),
-            ("too slow", troubles.too_slow),
-            ("garbled", troubles.garbled),
-        ] {
+        for (kind, count) in health.troubles.counts() {
             page.sample(name, &[("kind", kind)], count);
         }
         page.family("onefill_fleet_leases", "gauge", "Leases held by this process.");
@@ -106,21 +101,6 @@ fn render(app: &App) -> String {
     page.family("server_in_flight", "gauge", "Requests being worked on, this one among them.");
     page.sample("server_in_flight", &[], app.in_flight.load(Ordering::Relaxed));
     page.0
-}
-
-fn gauges(stats: &Stats) -> [(&'static str, u64); 9] {
-    let now = &stats.gauges;
-    [
-        ("values", now.values as u64),
-        ("absences", now.absences as u64),
-        ("weight", now.weight),
-        ("flights", now.flights as u64),
-        ("waiting", now.waiting as u64),
-        ("loading", now.loading as u64),
-        ("not admitted", now.not_admitted as u64),
-        ("queued", now.queued as u64),
-        ("working", now.working as u64),
-    ]
 }
 
 /// Lines of the text format.

@@ -1,7 +1,7 @@
 //! [`Call`]: options for one call.
 
 use std::hash::Hash;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::deadline::Deadline;
 use crate::error::Error;
@@ -41,9 +41,10 @@ impl<'c, K, V, E> Call<'c, K, V, E> {
         self.deadline_at(Deadline::after(timeout))
     }
 
-    /// Waits until this instant at most.
-    pub fn deadline(self, deadline: Instant) -> Self {
-        self.deadline_at(Deadline::at(deadline))
+    /// Waits until then at most: an [`Instant`](std::time::Instant), or a deadline that was made
+    /// when the request came in.
+    pub fn deadline(self, deadline: impl Into<Deadline>) -> Self {
+        self.deadline_at(deadline.into())
     }
 
     /// Takes no value past its freshness, whatever happens.

@@ -189,6 +189,38 @@ impl Troubles {
         self.refused[class as usize]
     }
 
+    /// All of them, each by its name.
+    ///
+    /// ```
+    /// use onefill::fleet::{Fleet, memory::Memory};
+    ///
+    /// let health = Fleet::on(Memory::new()).health();
+    /// assert!(health.troubles.counts().iter().all(|(_, count)| *count == 0));
+    /// ```
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        use Refusal::*;
+        let transport = [
+            ("unreachable", self.unreachable),
+            ("too slow", self.too_slow),
+            ("garbled", self.garbled),
+        ];
+        let refused = [
+            ("out of memory", OutOfMemory),
+            ("read only", ReadOnly),
+            ("not persisting", NotPersisting),
+            ("too few replicas", TooFewReplicas),
+            ("loading", Loading),
+            ("busy", Busy),
+            ("incomplete", Incomplete),
+            ("denied", Denied),
+            ("misrouted", Misrouted),
+            ("wrong type", WrongType),
+            ("other", Other),
+        ];
+        let refused: [_; REFUSALS] = refused.map(|(name, class)| (name, self.refused(class)));
+        transport.into_iter().chain(refused).collect()
+    }
+
     fn count(&mut self, error: &TierError) {
         *match error {
             TierError::Unreachable(_) => &mut self.unreachable,

@@ -93,9 +93,10 @@ impl Cluster {
         self.seeds[0].elsewhere(host, *port)
     }
 
-    /// What any of the nodes says; each of them has its share of the time.
+    /// What any of the nodes says, from the `first` of them on; each has its share of the time.
     fn any<R>(
         &self,
+        first: usize,
         deadline: Deadline,
         ask: impl Fn(&Server, Deadline) -> Result<R, TierError>,
     ) -> Result<R, TierError> {
@@ -104,7 +105,9 @@ impl Cluster {
         nodes.sort_unstable();
         nodes.dedup();
         let known: Vec<_> = nodes.into_iter().map(|node| self.node(node)).collect();
-        let all: Vec<_> = self.seeds.iter().chain(&known).collect();
+        let mut all: Vec<_> = self.seeds.iter().chain(&known).collect();
+        let first = first % all.len();
+        all.rotate_left(first);
         let mut last = None;
         for (tried, server) in all.iter().enumerate() {
             match ask(server, share(deadline, all.len() - tried)) {
@@ -295,7 +298,7 @@ impl Dial for Cluster {
             (known.map.is_empty(), known.doubtful)
         };
         if empty || doubtful {
-            self.any(deadline, |server, deadline| {
+            self.any(0, deadline, |server, deadline| {
                 self.learn(&mut server.connect(deadline)?, server.host(), deadline)
             })?;
         }
@@ -308,7 +311,8 @@ impl Dial for Cluster {
         channels: &[&[u8]],
         deadline: Deadline,
     ) -> Result<Box<dyn Subscription>, TierError> {
-        self.any(deadline, |server, deadline| {
+        // Wherever: or one node would have the subscriptions of all processes that have one URL.
+        self.any(fastrand::usize(..), deadline, |server, deadline| {
             Ok(Box::new(server.connect(deadline)?.subscribe(channels, deadline)?) as _)
         })
     }
