@@ -23,7 +23,7 @@
 //! | 10 | 1 | 10 | 10 | 0.5 ms |
 //! | 100 | 1 | 100 | 100 | 3.5 ms |
 //! | 1,000 | 1 | 1,000 | 1,000 | 22 ms |
-//! | 10,000 | 1 | 10,000, then 44,000 more | 10,000 | 850 ms |
+//! | 10,000 | 1 | 54,000, repeated ones among them | 10,000 | 850 ms |
 //!
 //! ```sh
 //! cargo run --release --example herd -- storm --instances 1000 --threads 1 --load 150ms
@@ -78,8 +78,7 @@
 //! - **A cluster** spreads values and leases over its nodes by key. Messages it does not: what is
 //!   published at one node goes over the cluster's bus to all, and each delivers to its own
 //!   subscribers. So it is of help where reads or memory are the trouble, and of less where it is
-//!   deliveries. A process subscribes at the first node of its URL that answers: let not all of them
-//!   name the same one first.
+//!   deliveries. Each process subscribes at a node that it draws.
 //!
 //! ```
 //! use onefill::fleet::{Fleet, codec, memory::Memory};
