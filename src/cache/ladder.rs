@@ -183,7 +183,7 @@ where
                 // The window may have ended meanwhile.
                 let now = self.clock.now();
                 match loaded {
-                    Ok((Filled::With(filled), source)) => return Ok(filled.answer(source, now)),
+                    Ok(Filled::With(filled, from)) => return Ok(filled.answer(from, now)),
                     Ok(_) => {}
                     Err(error) => {
                         return match why_stale(&error) {
@@ -218,8 +218,8 @@ where
         if !newer.stamp.span.is_fresh(self.clock.now()) {
             return None;
         }
-        match lead.land(Ok(Filled::With(newer))) {
-            Ok(Filled::With(newer)) => Some(newer),
+        match lead.land(Ok(Filled::With(newer, Source::Local))) {
+            Ok(Filled::With(newer, _)) => Some(newer),
             _ => None,
         }
     }
@@ -236,11 +236,12 @@ where
         let deadline = terms.deadline;
         // Of what was heard before the call began, a load that it joins must know.
         let began = self.remote.as_ref().map(|remote| remote.shared().mark(&remote.key(key)));
-        let mut source = Source::Followed;
+        // Whether what comes is of a load that this call set off, on whatever thread.
+        let mut led = false;
         let mut join = self.join(key, deadline, Some(started))?;
         loop {
             let lead = match join {
-                Join::Landed(filled) => match self.landed(filled, source, terms, began)? {
+                Join::Landed(filled) => match self.landed(filled, led, terms, began)? {
                     Some(answer) => return Ok(answer),
                     // A value that is too old for this call.
                     None => {
@@ -255,7 +256,7 @@ where
             let now = self.clock.now();
             if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {
                 if kept.stamp.span.is_fresh(now) {
-                    lead.land(Ok(Filled::With(kept.clone())))?;
+                    lead.land(Ok(Filled::With(kept.clone(), Source::Local)))?;
                     return Ok(kept.answer(Source::Local, now));
                 }
                 // It may have ended badly, too, and then it is too early for the next.
@@ -264,7 +265,7 @@ where
                     return Ok(kept.answer(Source::Stale(Why::Failed), now));
                 }
             }
-            source = Source::Loaded;
+            led = true;
             let declared = matches!(loader, Loader::Declared(_));
             let handed = if !declared || !self.workers_load || self.workers.is_worker() {
                 Handed::Back(lead)
@@ -275,8 +276,8 @@ where
                 Handed::Over(ticket) => ticket,
                 Handed::Back(lead) => {
                     let lane = Lane::Foreground;
-                    let (filled, source) = self.load(lead, key, terms, lane, loader, previous)?;
-                    match self.landed(filled, source, terms, began)? {
+                    let filled = self.load(lead, key, terms, lane, loader, previous)?;
+                    match self.landed(filled, led, terms, began)? {
                         Some(answer) => return Ok(answer),
                         None => {
                             join = self.join(key, deadline, None)?;
@@ -290,7 +291,7 @@ where
                 match self.group.follow_ticket(ticket, deadline)? {
                     Some(join) => join,
                     None => {
-                        source = Source::Followed;
+                        led = false;
                         self.group.join(key, deadline)?
                     }
                 }
@@ -324,10 +325,10 @@ where
         lane: Lane,
         loader: &mut Loader<'_, K, V, E>,
         previous: Option<&Kept<V>>,
-    ) -> Result<(Filled<V>, Source), E> {
+    ) -> Result<Filled<V>, E> {
         let leader = Leader { room: self, key, terms, lane, loader, previous };
         match &self.remote {
-            None => Ok((leader.load(lead, Storage::Here)?, Source::Loaded)),
+            None => leader.load(lead, Storage::Here),
             Some(remote) => leader.load_in_fleet(lead, remote),
         }
     }
@@ -337,15 +338,17 @@ where
     fn landed(
         &self,
         filled: Filled<V>,
-        source: Source,
+        led: bool,
         terms: Terms,
         began: Option<Mark>,
     ) -> Result<Option<Answer<V>>, E> {
         let now = self.clock.now();
         let outdated = |kept: &Kept<V>| began.is_some_and(|began| kept.stamp.mark.is_before(began));
         match filled {
-            Filled::With(kept) | Filled::Stale(kept) if outdated(&kept) => Ok(None),
-            Filled::With(kept) => Ok(Some(kept.answer(source, now))),
+            Filled::With(kept, _) | Filled::Stale(kept) if outdated(&kept) => Ok(None),
+            Filled::With(kept, from) => {
+                Ok(Some(kept.answer(if led { from } else { Source::Followed }, now)))
+            }
             Filled::Stale(kept) => {
                 let takes = kept.stamp.span.phase(terms.windows, now) == Phase::Stale;
                 Ok(takes.then(|| kept.answer(Source::Stale(Why::Revalidating), now)))

@@ -100,7 +100,7 @@ where
                 room.counters.load_took(loaded.took);
                 drop(permit);
                 let (filled, keep) = room.store_in_fleet(key, fill, previous, loaded, storage)?;
-                if let (Filled::With(kept), true) = (&filled, keep) {
+                if let (Filled::With(kept, _), true) = (&filled, keep) {
                     // Weighed and cloned here, because the store is done under a lock.
                     let weight = kept.found.as_ref().map_or(1, |v| room.local.weigh(key, v));
                     fresh.set(Some((kept.clone(), weight)));
@@ -128,11 +128,11 @@ where
         self,
         lead: Lead<'_, K, Filled<V>, E>,
         remote: &Remote<K, V>,
-    ) -> Result<(Filled<V>, Source), E> {
+    ) -> Result<Filled<V>, E> {
         let room = self.room;
         let key = &remote.key(self.key);
         let shared = remote.shared();
-        let mut budget = Budget::new(self.terms.deadline, shared.budget);
+        let mut budget = self.budget(shared.budget);
         let started = Instant::now();
         let bound = self.terms.deadline.earlier(room.loser_wait);
 
@@ -175,7 +175,7 @@ where
                 Err(_) if waited && self.is_short_of_time(shared.budget) => {
                     let _lent = admission::lend();
                     if waiting.hear(self.terms.deadline).is_some() {
-                        budget = Budget::new(self.terms.deadline, shared.budget);
+                        budget = self.budget(shared.budget);
                         continue;
                     }
                     return Err(Error::TimedOut { waited: started.elapsed() });
@@ -184,8 +184,7 @@ where
                 Ok(Ask::Won(held, token)) => {
                     drop(waiting);
                     let storage = Storage::Leased { remote, key, held, token, at };
-                    let filled = self.knowing(&known).load(lead, storage)?;
-                    return Ok((filled, Source::Loaded));
+                    return self.knowing(&known).load(lead, storage);
                 }
                 Ok(Ask::Found(found)) => match self.accept(found) {
                     Ok(kept) => return self.land(lead, kept, at, remote),
@@ -210,14 +209,14 @@ where
             }
             if let Some(stale) = self.stale(&known) {
                 self.hold_off(&known, poll.pause(left, shared.hears()));
-                return Ok((lead.land(Ok(Filled::Stale(stale)))?, Source::Loaded));
+                return lead.land(Ok(Filled::Stale(stale)));
             }
             let heard = {
                 let _lent = admission::lend();
                 waiting.hear(poll.next(bound, left, shared.hears()))
             };
             // What the wait has cost is not the tier's.
-            budget = Budget::new(self.terms.deadline, shared.budget);
+            budget = self.budget(shared.budget);
             // A notice may be late: only that of the very lease that was waited for is an answer.
             // Any other one may be about what was invalidated before this call began.
             match heard {
@@ -351,14 +350,21 @@ where
         found: Kept<V>,
         at: Place,
         remote: &Remote<K, V>,
-    ) -> Result<(Filled<V>, Source), E> {
+    ) -> Result<Filled<V>, E> {
         let (kept, weight) = self.place(found, at, remote);
         let copy = kept.clone();
         let mut displaced = None;
-        let filled = lead.land_storing(Ok(Filled::With(kept)), |_| {
+        lead.land_storing(Ok(Filled::With(kept, Source::Fleet)), |_| {
             displaced = Some(self.room.local.store(self.key, copy, weight));
-        })?;
-        Ok((filled, Source::Fleet))
+        })
+    }
+
+    /// What may be spent on the tier. A worker loads for all who wait and for those to come: it
+    /// takes what any load may, and not what is left to the one call that set it off.
+    fn budget(&self, budget: Duration) -> Budget {
+        let on_a_worker = self.room.workers.is_worker();
+        let deadline = if on_a_worker { Deadline::NEVER } else { self.terms.deadline };
+        Budget::new(deadline, budget)
     }
 
     /// Whether the call ends before a tier need have answered.
@@ -372,20 +378,16 @@ where
         lead: Lead<'_, K, Filled<V>, E>,
         at: Place,
         remote: &Remote<K, V>,
-    ) -> Result<(Filled<V>, Source), E> {
+    ) -> Result<Filled<V>, E> {
         self.room.counters.event(Event::Degraded);
         let at_most = remote.at_most();
-        Ok((self.load(lead, Storage::Alone { at, at_most })?, Source::Alone))
+        self.load(lead, Storage::Alone { at, at_most })
     }
 
     /// The process with the lease will not share what it has, or took too long.
-    fn load_alone(
-        self,
-        lead: Lead<'_, K, Filled<V>, E>,
-        at: Place,
-    ) -> Result<(Filled<V>, Source), E> {
+    fn load_alone(self, lead: Lead<'_, K, Filled<V>, E>, at: Place) -> Result<Filled<V>, E> {
         self.room.counters.event(Event::LoadedAlone);
-        Ok((self.load(lead, Storage::Alone { at, at_most: BRIEFLY })?, Source::Alone))
+        self.load(lead, Storage::Alone { at, at_most: BRIEFLY })
     }
 }
 
@@ -415,10 +417,10 @@ where
         };
         // For a while the key of what is not stored is not worth a lease.
         let alone = !matches!(storage, Storage::Here);
-        let (at_most, mark) = match &storage {
-            Storage::Here => (Duration::MAX, Mark::LOCAL),
-            Storage::Alone { at, at_most } => (*at_most, at.mark),
-            Storage::Leased { remote, at, .. } => (remote.at_most(), at.mark),
+        let (at_most, mark, from) = match &storage {
+            Storage::Here => (Duration::MAX, Mark::LOCAL, Source::Loaded),
+            Storage::Alone { at, at_most } => (*at_most, at.mark, Source::Alone),
+            Storage::Leased { remote, at, .. } => (remote.at_most(), at.mark, Source::Loaded),
         };
         let filled = self.filled(fill, previous, loaded, at_most, mark);
         if alone && matches!(filled, Some((_, None))) {
@@ -426,7 +428,7 @@ where
         }
         let Storage::Leased { remote, key: fleet_key, mut held, token, at } = storage else {
             return Ok(match filled {
-                Some((kept, lifetime)) => (Filled::With(kept), lifetime.is_some()),
+                Some((kept, lifetime)) => (Filled::With(kept, from), lifetime.is_some()),
                 None => (Filled::NothingUnchanged, false),
             });
         };
@@ -438,18 +440,18 @@ where
         let (Some(lifetime), Some(epoch)) = (lifetime, at.epoch) else {
             // For whoever waits in this process, and no other.
             held.otherwise(Reaction::LoadAlone);
-            return Ok((Filled::With(kept), false));
+            return Ok((Filled::With(kept, from), false));
         };
         let sealed = remote.seal(fleet_key, token, &kept, lifetime, epoch);
         let Ok(bytes) = sealed else {
             self.counters.event(Event::NotEncoded);
             held.otherwise(Reaction::LoadAlone);
-            return Ok((Filled::With(kept), true));
+            return Ok((Filled::With(kept, from), true));
         };
         // Refused: the key was invalidated, or another process has loaded it since. What is in
         // hand is for those who wait, and must not be kept.
         let committed = remote.commit(held, token, &bytes, lifetime.kept(), &self.counters);
-        Ok((Filled::With(kept), committed != Committing::Refused))
+        Ok((Filled::With(kept, from), committed != Committing::Refused))
     }
 
     /// A loader's result with its stamp, and how long it may be kept, if at all (seeded bug:

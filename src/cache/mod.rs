@@ -121,8 +121,8 @@ type Declared<K, V, E> = dyn Fn(&Load<'_, K, V>) -> Result<Fill<V>, E> + Send + 
 /// What a flight of a cache lands with.
 #[derive(Clone, Debug)]
 enum Filled<V> {
-    /// Something, with its stamp, as L1 may remember it.
-    With(Kept<V>),
+    /// Something, with its stamp, as L1 may remember it, and where the leader had it from.
+    With(Kept<V>, Source),
     /// Something that is in its stale-while-revalidate window, while another process loads. For
     /// those who take it.
     Stale(Kept<V>),

@@ -87,7 +87,7 @@ where
         let previous = self.previous.as_ref();
         let loaded = room.load(lead, key, self.terms, self.lane, &mut loader, previous);
         report.ended = match loaded {
-            Ok((Filled::With(_), _)) => Ended::Well,
+            Ok(Filled::With(..)) => Ended::Well,
             Err(Error::WouldBlock) => Ended::Elsewhere,
             _ => Ended::Badly,
         };

@@ -162,10 +162,15 @@ impl<K, V> Remote<K, V> {
         let answer = shared.ask(Access::Write, |tier| tier.acquire(key, lease, seen, deadline));
         // The answer may have been lost, and the lease won: nobody would renew it, and nobody else
         // could have it until it ends.
-        if answer.as_ref().is_err_and(TierError::is_transport) && !deadline.has_passed() {
+        if answer.as_ref().is_err_and(TierError::is_transport) {
             let (token, reaction, from) = (lease.token, Reaction::TakeOver, shared.origin);
-            let _ = shared
-                .ask(Access::Remove, |tier| tier.release(key, token, reaction, from, deadline));
+            let unheard = matches!(answer, Err(TierError::TooSlow { .. }));
+            if unheard && deadline.has_passed() {
+                shared.disown(key, token);
+            } else {
+                let _ = shared
+                    .ask(Access::Remove, |tier| tier.release(key, token, reaction, from, deadline));
+            }
         }
         Ok(match answer? {
             Acquired::Won => Ask::Won(Held::new(shared, key, lease, sent), lease.token),

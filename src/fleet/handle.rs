@@ -479,7 +479,9 @@ impl Shared {
             && *waited < NO_TIME.min(self.budget / 10)
         {
             // That says more about the caller, who had no time, than about the tier.
-        } else if error.is_writes_only() {
+            return;
+        }
+        if error.is_writes_only() {
             self.counts_against(Access::Write, &text, asked);
         } else if error.is_misconfigured() {
             // Here only: whoever may not write may read, perhaps. A removal is as much as a write.
@@ -522,6 +524,11 @@ impl Shared {
     /// Whether other processes' notices come.
     pub(crate) fn hears(&self) -> bool {
         self.ear.up.load(Ordering::Relaxed)
+    }
+
+    /// Gives back the lease of a claim whose answer did not come in time, if it was won.
+    pub(crate) fn disown(&self, key: &Key, token: Token) {
+        self.renewal.disown(key, token, self.origin, self.budget);
     }
 
     /// Whether writes are asked for: a claim is one, and finds what is there only where it may be

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::TierError;
-use crate::sync::{Arc, Condvar, Mutex, spawn};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, spawn};
 
 use super::event::Reaction;
 use super::handle::{Access, Shared};
 use super::key::Key;
 use super::tier::{Committed, Entry, Lease, Ownership, Tier};
-use super::token::Token;
+use super::token::{Origin, Token};
 
 /// A lease that was won. However it is dropped, it is released, unless it was committed.
 #[derive(Debug)]
@@ -94,11 +94,25 @@ struct Book {
 #[derive(Debug)]
 struct Pages {
     leases: BTreeMap<u64, Page>,
+    /// Leases that may have been won, by callers who had no time left to hear of it.
+    unheard: Vec<Unheard>,
     next: u64,
     /// Whether the thread has been started.
     started: bool,
     closed: bool,
 }
+
+/// A lease to be given back, if it is held.
+#[derive(Debug)]
+struct Unheard {
+    key: Key,
+    token: Token,
+    from: Origin,
+    patience: Duration,
+}
+
+/// So many of them at most: with a tier that answers nobody they are of no use.
+const UNHEARD: usize = 1_000;
 
 #[derive(Clone, Debug)]
 struct Page {
@@ -114,7 +128,13 @@ struct Page {
 
 impl Renewal {
     pub(super) fn new(tier: Arc<dyn Tier>) -> Renewal {
-        let pages = Pages { leases: BTreeMap::new(), next: 0, started: false, closed: false };
+        let pages = Pages {
+            leases: BTreeMap::new(),
+            unheard: Vec::new(),
+            next: 0,
+            started: false,
+            closed: false,
+        };
         Renewal { book: Arc::new(Book { tier, pages: Mutex::new(pages), changed: Condvar::new() }) }
     }
 
@@ -142,6 +162,20 @@ impl Renewal {
             patience: budget.min(lease.ttl() / 3),
         };
         pages.leases.insert(number, page);
+        self.wake(pages);
+        number
+    }
+
+    /// Gives a lease back that may have been won, behind the back of a caller whose time is up.
+    pub(super) fn disown(&self, key: &Key, token: Token, from: Origin, patience: Duration) {
+        let mut pages = self.book.pages.lock();
+        if pages.unheard.len() < UNHEARD {
+            pages.unheard.push(Unheard { key: key.clone(), token, from, patience });
+            self.wake(pages);
+        }
+    }
+
+    fn wake(&self, mut pages: MutexGuard<'_, Pages>) {
         if !pages.started {
             let book = Arc::clone(&self.book);
             // Without a thread leases end in their own time, and what is loaded in it is stored.
@@ -149,7 +183,6 @@ impl Renewal {
         }
         drop(pages);
         self.book.changed.notify_one();
-        number
     }
 
     fn end(&self, number: u64) {
@@ -169,6 +202,14 @@ impl Book {
     fn renew(&self) {
         let mut pages = self.pages.lock();
         while !pages.closed {
+            if let Some(Unheard { key, token, from, patience }) = pages.unheard.pop() {
+                drop(pages);
+                let deadline = Deadline::after(patience);
+                // Should it fail, the lease ends by itself.
+                let _ = self.tier.release(&key, token, Reaction::TakeOver, from, deadline);
+                pages = self.pages.lock();
+                continue;
+            }
             let first =
                 pages.leases.iter().filter_map(|(number, page)| Some((page.due?, *number))).min();
             let Some((due, number)) = first else {

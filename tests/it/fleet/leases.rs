@@ -506,3 +506,65 @@ fn a_loader_is_told_the_token_of_its_lease() {
         assert_eq!(tokens.recv().unwrap().0, None);
     });
 }
+
+/// The claim was made, and its answer came too late for its caller to do anything about it: nobody
+/// is to wait for that lease until it ends.
+#[test]
+fn a_lease_that_was_won_too_late_to_hear_of_it_is_given_back() {
+    within(|| {
+        let memory = Memory::manual();
+        let one =
+            start(&memory, |f| f, |c| c.loader(|_: &Asked<'_>| Ok(Fill::from("tea".to_string()))));
+        let _ = one.get(1).unwrap();
+        let acquire = one.link.hold(Op::Acquire, Moment::Reply);
+        let call = one.cache.with().timeout(ms(200));
+        thread::scope(|s| {
+            let caller = s.spawn(|| call.get(&7));
+            assert!(acquire.wait_for(1, NOISE));
+            // Its half of the time is over, and the whole of it.
+            let answer = caller.join().unwrap();
+            assert_eq!(value(answer), "tea");
+        });
+        acquire.release();
+        until("the lease is given back", || memory.leases() == 0);
+    });
+}
+
+/// Who asks with little time, and has a worker load, does not have it load in a hurry for all who
+/// wait.
+#[test]
+fn a_worker_takes_its_time_for_the_tier_whoever_set_it_off() {
+    within(|| {
+        let memory = Memory::new();
+        let loader = |asked: &Asked<'_>| {
+            assert!(asked.token().is_some(), "under a lease");
+            Ok(Fill::from("tea".to_string()))
+        };
+        let one = start(&memory, |f| f, |c| c.workers(1).loader(loader));
+        let two = instance(&memory, |_: &Asked<'_>| panic!("it is there"));
+        let lookup = one.link.hold(Op::Lookup, Moment::Reply);
+        assert!(one.cache.with().timeout(ms(1)).get(&7).unwrap_err().is_timed_out());
+        assert!(lookup.wait_for(1, NOISE));
+        lookup.release();
+        until("the load has ended", || one.cache.stats().gauges.flights == 0);
+        assert_eq!(one.cache.stats().degraded, 0);
+        assert_eq!(two.get(7).unwrap().source(), Source::Fleet);
+    });
+}
+
+/// Whatever thread did it, an answer says where it came from.
+#[test]
+fn an_answer_that_a_worker_found_says_where() {
+    within(|| {
+        let memory = Memory::new();
+        let loader = |_: &Asked<'_>| Ok(Fill::from("tea".to_string()));
+        let one = start(&memory, |f| f, |c| c.workers(1).loader(loader));
+        let two = start(&memory, |f| f, |c| c.workers(1).loader(loader));
+        assert_eq!(one.get(7).unwrap().source(), Source::Loaded);
+        assert_eq!(two.get(7).unwrap().source(), Source::Fleet);
+        let stats = two.cache.stats();
+        assert_eq!((stats.fleet_hits, stats.loaded, stats.loads), (1, 0, 0));
+        two.link.down();
+        assert_eq!(two.get(8).unwrap().source(), Source::Alone);
+    });
+}
