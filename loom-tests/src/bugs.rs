@@ -408,7 +408,7 @@ pub const BUGS: &[Bug] = &[
         name: "nobody_takes_over",
         edits: &[Edit(
             FLIGHT,
-            "wait.takes_over && waits::is_driving() && seats.take_over()",
+            "wait.takes_over && in_need && seats.take_over()",
             "false",
         )],
         caught_by: &[

@@ -192,6 +192,9 @@ impl<K, V, E> CacheBuilder<K, V, E> {
     ///
     /// What a loader asks for is loaded on its own thread if no worker is free, and a worker does
     /// so always: a loader that waited for the queue could wait for itself.
+    ///
+    /// Refreshes run on them, too, and a refresh that has begun keeps its thread: let there be more
+    /// threads than there are sources that may hang.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
         self
@@ -321,6 +324,9 @@ where
         policy.check()?;
         at_least_one("admission", self.admission)?;
         at_least_one("workers", self.workers.unwrap_or(REFRESHERS))?;
+        // Room is made for all of them at once.
+        at_most("workers", self.workers.unwrap_or(REFRESHERS), MOST)?;
+        at_most("queue", self.queue, MOST)?;
         let absences = self.absent_capacity.unwrap_or(match &self.capacity {
             Capacity::Entries(entries) => entries / 10,
             Capacity::Weight(..) => 1_000,
@@ -346,6 +352,13 @@ where
         });
         Ok(Cache { _handle: Arc::new(Handle(Arc::clone(&room))), room })
     }
+}
+
+/// More threads than there can be, and more loads than can wait for one.
+const MOST: usize = 1_000_000;
+
+fn at_most(field: &'static str, value: usize, most: usize) -> Result<(), BuildError> {
+    if value > most { Err(BuildError::new(field, value, "at most 1000000")) } else { Ok(()) }
 }
 
 fn at_least_one(field: &'static str, value: usize) -> Result<(), BuildError> {

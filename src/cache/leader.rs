@@ -164,6 +164,10 @@ where
         let poll = Poll { started };
         // Whether another process had the lease when this one last asked.
         let mut waited = false;
+        // Whether the bound had passed by then.
+        let mut over = false;
+        // How many answers in a row were of no use.
+        let mut useless = 0;
         loop {
             at.mark = shared.mark(key);
             let asked = room.clock.exact();
@@ -188,19 +192,24 @@ where
                 }
                 Ok(Ask::Found(found)) => match self.accept(found) {
                     Ok(kept) => return self.land(lead, kept, at, remote),
-                    Err(found) => {
+                    Err(found) if useless < USELESS => {
                         known = self.adopt(&lead, found.kept, at, remote).or(known);
                         seen = found.seen;
+                        useless += 1;
                         continue;
                     }
+                    Err(_) => return self.knowing(&known).load_degraded(lead, at, remote),
                 },
-                Ok(Ask::Again(again)) => {
+                Ok(Ask::Again(again)) if useless < USELESS => {
                     seen = again;
+                    useless += 1;
                     continue;
                 }
+                // It is replaced faster than it can be looked at, or not as it should be.
+                Ok(Ask::Again(_)) => return self.knowing(&known).load_degraded(lead, at, remote),
                 Ok(Ask::Held { holder, left }) => (holder, left),
             };
-            waited = true;
+            (waited, useless) = (true, 0);
             // Another process is at it. A refresh has no use for a second one, and whoever takes
             // something stale need not wait. Nor does the next caller have to ask again at once.
             if self.lane == Lane::Background {
@@ -242,8 +251,10 @@ where
                         }
                     }
                 }
-                Some(_) => {}
-                None if bound.has_passed() => {
+                // Notices may come as fast as they can be followed by another claim. When the bound
+                // has passed there is one more, and no other.
+                Some(_) if !over => over = bound.has_passed(),
+                _ if over || bound.has_passed() => {
                     let waited = started.elapsed();
                     // The lead is dropped, and the follower with the most time left goes on.
                     if self.terms.deadline.has_passed() {
@@ -256,7 +267,7 @@ where
                     }
                     return self.knowing(&known).load_alone(lead, at);
                 }
-                None => {}
+                _ => {}
             }
         }
     }
@@ -490,6 +501,10 @@ where
         Stamp { span, refresh_from, cost, weight: 1, mark }
     }
 }
+
+/// So many answers in a row may be of no use: each is replaced, and what is there then is another
+/// one of no use.
+const USELESS: u32 = 3;
 
 /// When a load ended, and how long it took.
 #[derive(Clone, Copy)]

@@ -359,7 +359,10 @@ where
         };
         let displaced = match filled {
             Some((mut kept, Some(_))) => {
+                // The weigher is the user's, and the others have been told.
+                let unknown = Unknown { room, key };
                 let weight = kept.found.as_ref().map_or(1, |value| room.local.weigh(key, value));
+                std::mem::forget(unknown);
                 let mut displaced = None;
                 // In one step: a load that boarded in between could store over it (seeded bug:
                 // `put_in_two_steps`).
@@ -521,6 +524,19 @@ where
             None => unreachable!("a call leads once at most"),
         };
         self.room.get(key, terms, || Loader::Borrowed(&mut loader))
+    }
+}
+
+/// Forgets a key when dropped, by a panic: others may know more of it by now.
+struct Unknown<'a, K: Hash + Eq + Clone, V: Clone, E> {
+    room: &'a Room<K, V, E>,
+    key: &'a K,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone, E> Drop for Unknown<'_, K, V, E> {
+    fn drop(&mut self) {
+        let mut displaced = None;
+        self.room.group.forget_and(self.key, || displaced = Some(self.room.local.remove(self.key)));
     }
 }
 

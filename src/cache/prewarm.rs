@@ -10,7 +10,7 @@ use crossbeam_channel::{Sender, unbounded};
 use crate::admission::Lane;
 use crate::deadline::Deadline;
 use crate::flight;
-use crate::workers::{Rejected, contain};
+use crate::workers::contain;
 
 use super::Cache;
 use super::refresh::{Ended, Job, NoRoom};
@@ -125,8 +125,8 @@ where
 
     /// Loads the keys and returns when all are done with, or the budget is spent.
     ///
-    /// Without a declared loader every key that is not in L1 has failed. Run by a loader, what finds
-    /// no worker free is loaded on this thread.
+    /// Without a declared loader every key that is not in L1 has failed. Run by a loader, the
+    /// keys are loaded on its thread, one after the other.
     pub fn run(mut self) -> PrewarmReport {
         let (ended, ends) = unbounded();
         let at_once = self.at_once.min(self.cache.room.workers.threads());
@@ -204,10 +204,9 @@ where
             report: Some(ended.clone()),
         };
         if flight::drives_here() {
-            // What it waits for must not wait for it.
-            if let Err(Rejected(job)) = room.workers.submit_at_once(Box::new(|| job.run())) {
-                contain(job);
-            }
+            // On a worker it would wait for the permit of the loader that waits for it here; and what
+            // asks for this loader's own key there would close a circle that nobody sees.
+            contain(Box::new(|| job.run()));
             return Begun::Now;
         }
         match room.submit(job) {

@@ -157,7 +157,7 @@ where
         }
         // Cloned while the lead is a guard: the flight must not be left behind by a panic.
         let (key, previous) = (key.clone(), Some(kept.clone()));
-        let Some(flight) = lead.detach() else { return };
+        let Some(flight) = lead.detach_behind() else { return };
         let job = Job {
             room: Arc::clone(self),
             key,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -451,7 +452,7 @@ impl Shared {
                 last.as_deref().unwrap_or("none is known")
             )));
         }
-        let result = ask(self.tier.as_ref());
+        let result = contained(|| ask(self.tier.as_ref()));
         match &result {
             Ok(_) => self.well(access),
             Err(error) => self.trouble(access, error, now),
@@ -595,6 +596,16 @@ impl Shared {
         drop(waiters);
         Waiting { ear: &self.ear, fingerprint, waiter }
     }
+}
+
+/// A tier may be anybody's, and is asked where a panic would cost more than an answer: in the middle
+/// of an invalidation, or while another panic is on its way.
+pub(super) fn contained<T>(ask: impl FnOnce() -> Result<T, TierError>) -> Result<T, TierError> {
+    catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Err(TierError::Garbled(format!("it panicked: {}", said.unwrap_or("not with a string"))))
+    })
 }
 
 /// One more that has begun, in [`Ear::writing`].

@@ -8,7 +8,7 @@ use crate::error::TierError;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, spawn};
 
 use super::event::Reaction;
-use super::handle::{Access, Shared};
+use super::handle::{Access, Shared, contained};
 use super::key::Key;
 use super::tier::{Committed, Entry, Lease, Ownership, Tier};
 use super::token::{Origin, Token};
@@ -206,7 +206,9 @@ impl Book {
                 drop(pages);
                 let deadline = Deadline::after(patience);
                 // Should it fail, the lease ends by itself.
-                let _ = self.tier.release(&key, token, Reaction::TakeOver, from, deadline);
+                let _ = contained(|| {
+                    self.tier.release(&key, token, Reaction::TakeOver, from, deadline)
+                });
                 pages = self.pages.lock();
                 continue;
             }
@@ -238,7 +240,8 @@ impl Book {
             return None;
         }
         let third = page.lease.ttl() / 3;
-        match self.tier.renew(&page.key, page.lease, Deadline::after(page.patience)) {
+        let deadline = Deadline::after(page.patience);
+        match contained(|| self.tier.renew(&page.key, page.lease, deadline)) {
             Ok(Ownership::Ours) => sent.checked_add(third),
             Ok(Ownership::Lost) => None,
             // It may be held still. The attempts come closer.

@@ -158,8 +158,10 @@ impl<V, E> Flight<V, E> {
             return Err(Error::WouldDeadlock);
         }
         // The thread that is to drive it may wait, at first or second hand, for what this one
-        // drives: that is a wait without an edge (seeded bug: `nobody_takes_over`).
-        if wait.takes_over && waits::is_driving() && seats.take_over() {
+        // drives: that is a wait without an edge (seeded bug: `nobody_takes_over`). Or it comes to it
+        // when there is nothing else to do, and this caller is to be served now.
+        let in_need = waits::is_driving() || seats.is_behind();
+        if wait.takes_over && in_need && seats.take_over() {
             return Ok(Followed::Promoted);
         }
         // Before the caps: who does not wait takes no seat.

@@ -92,7 +92,14 @@ impl<K, V, E> Lead<'_, K, V, E> {
     /// has the duty now.
     pub(crate) fn detach(mut self) -> Option<Detached<V, E>> {
         self.over = true;
-        self.flight.let_go().then(|| Detached(self.ticket()))
+        self.flight.let_go(false).then(|| Detached(self.ticket()))
+    }
+
+    /// The same, for a thread that will come to it when there is nothing else to do: any caller may
+    /// take it.
+    pub(crate) fn detach_behind(mut self) -> Option<Detached<V, E>> {
+        self.over = true;
+        self.flight.let_go(true).then(|| Detached(self.ticket()))
     }
 }
 
@@ -101,12 +108,16 @@ impl<V, E> Flight<V, E> {
     /// followers is one that drives a flight itself: then it is that one's from now on. It may be
     /// what holds up the thread that the flight is meant for (seeded bug: `let_go_past_a_driver`).
     /// And whoever lets go drives it no longer (seeded bug: `let_go_keeps_the_driver`).
-    fn let_go(&self) -> bool {
+    fn let_go(&self, behind: bool) -> bool {
         let mut seats = self.seats.lock();
         if seats.promote_a_driver() {
             return false;
         }
-        seats.driven_by(ThreadNo::NOBODY);
+        if behind {
+            seats.left_behind();
+        } else {
+            seats.driven_by(ThreadNo::NOBODY);
+        }
         true
     }
 

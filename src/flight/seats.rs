@@ -101,6 +101,8 @@ pub(super) struct Seats {
     driver: ThreadNo,
     /// When it became so, if it was not the first.
     handed_over: Option<Instant>,
+    /// Whether it is on its way to a thread that nobody is to wait for.
+    behind: bool,
     /// A sitter keeps its seat until it leaves; seats of those who left are used again.
     seats: Vec<Option<Seat>>,
     vacant: Vec<usize>,
@@ -119,6 +121,7 @@ impl Seats {
         Seats {
             driver: waits::this_thread(),
             handed_over: None,
+            behind: false,
             seats: Vec::new(),
             vacant: Vec::new(),
             rows: Vec::new(),
@@ -213,6 +216,7 @@ impl Seats {
     /// Another thread will land the flight. It must not be waiting for anything just now.
     pub(super) fn driven_by(&mut self, driver: ThreadNo) {
         self.driver = driver;
+        self.behind = false;
         self.handed_over = Some(Instant::now());
         if self.edges > 0 {
             waits::redraw(sitters_with_edges(&self.seats), driver);
@@ -228,6 +232,17 @@ impl Seats {
             self.driven_by(waits::this_thread());
         }
         undriven
+    }
+
+    /// Nobody drives the flight until a thread gets to it, behind everything else.
+    pub(super) fn left_behind(&mut self) {
+        self.driven_by(ThreadNo::NOBODY);
+        self.behind = true;
+    }
+
+    /// Whether that is so, still.
+    pub(super) fn is_behind(&self) -> bool {
+        self.behind
     }
 
     /// The flight has landed: nobody waits for its driver any more, called or not yet.

@@ -76,6 +76,9 @@ impl Redis {
     }
 }
 
+/// More connections than a server takes.
+const MOST: u32 = 10_000;
+
 impl RedisBuilder {
     fn new(place: Place) -> RedisBuilder {
         RedisBuilder {
@@ -115,7 +118,7 @@ impl RedisBuilder {
     }
 
     /// How many connections there may be, besides the one that notices come over. Defaults to 16,
-    /// and must be 1 at least. They are made as they are needed, and closed when they have been
+    /// and must be from 1 to 10,000. They are made as they are needed, and closed when they have been
     /// idle for 60 s. As many calls can be in the tier at once; those of one key are one call.
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.pool.size = connections;
@@ -179,8 +182,9 @@ impl RedisBuilder {
     ///
     /// As [`build`](RedisBuilder::build).
     pub fn tier(self) -> Result<Redis, BuildError> {
-        if self.pool.size == 0 {
-            return Err(BuildError::new("pool_size", 0, "1 at least"));
+        // Room is made for all of them at once.
+        if !(1..=MOST).contains(&self.pool.size) {
+            return Err(BuildError::new("pool_size", self.pool.size, "from 1 to 10000"));
         }
         let dial = match self.place {
             Place::Url(address) => address?.into_dial(),
@@ -213,7 +217,7 @@ mod tests {
     #[test]
     fn what_means_nothing_is_refused() {
         let error = Fleet::redis("redis://h").pool_size(0).build().unwrap_err();
-        assert_eq!(error.to_string(), "pool_size is 0, but must be 1 at least");
+        assert_eq!(error.to_string(), "pool_size is 0, but must be from 1 to 10000");
         let error = Fleet::redis("amqp://h").client(Client::default()).build().unwrap_err();
         assert!(error.to_string().starts_with("scheme of the url is \"amqp\""), "{error}");
     }

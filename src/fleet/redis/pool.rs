@@ -15,6 +15,8 @@ use crate::sync::{Arc, Mutex};
 
 /// The threads of a pool, which make connections and end idle ones.
 const THREADS: usize = 2;
+/// As long as anybody waits.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// A request of more bytes than this is not made twice: its size may be what broke the connection.
 const RETRY_LIMIT: usize = 64 << 10;
 
@@ -193,6 +195,8 @@ impl Pool {
         }
         let wait =
             deadline.remaining().map_or(self.settings.wait, |left| left.min(self.settings.wait));
+        // r2d2 adds it to now.
+        let wait = wait.min(LONGEST);
         self.connections.get_timeout(wait).map_err(|_| {
             if let Some(trouble) = self.shared.state.lock().trouble.clone() {
                 return trouble;

@@ -301,6 +301,10 @@ fn host_of(host: &str, default: u16) -> Result<(String, u16), BuildError> {
     if name.is_empty() {
         return Err(no_host());
     }
+    if name.contains(|c: char| c.is_whitespace() || c.is_control() || "#?@/".contains(c)) {
+        let found = format_args!("something with a character that no host has");
+        return Err(BuildError::new("host of the url", found, "a name, or an address"));
+    }
     let Some(port) = port else {
         let found = format_args!("something with colons");
         return Err(BuildError::new(
@@ -312,12 +316,17 @@ fn host_of(host: &str, default: u16) -> Result<(String, u16), BuildError> {
     let port = match port {
         "" => default,
         // If it is no number it may be a password that somebody gave no host to.
-        port => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
+        port => number(port).filter(|port| *port > 0).ok_or_else(|| {
             let found = format_args!("no such number");
             BuildError::new("port of the url", found, "from 1 to 65535")
         })?,
     };
     Ok((decoded("host of the url", name)?, port))
+}
+
+/// Digits, and no sign.
+fn number(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn no_host() -> BuildError {

@@ -341,3 +341,27 @@ fn keys_that_panic_on_their_way_wedge_nothing() {
         assert_eq!(cache.prewarm(0..10).run().failed, 0);
     });
 }
+
+/// On a worker the keys would wait for the permit of the loader that waits for them.
+#[test]
+fn a_loader_that_prewarms_does_not_wait_for_itself() {
+    watched(|| {
+        let own: Arc<OnceLock<Numbers>> = Arc::default();
+        let me = Arc::clone(&own);
+        let loader = move |load: &Load<'_>| {
+            let cache = me.get().unwrap();
+            match *load.key() {
+                1 => assert_eq!(told(cache.prewarm([2, 3]).run()), (2, 0, 0, 0)),
+                // It would wait for whoever waits for it.
+                2 => assert!(cache.get(&1).unwrap_err().is_would_deadlock()),
+                _ => {}
+            }
+            Ok(*load.key())
+        };
+        let cache = plain().admission(1).loader(loader).build().unwrap();
+        own.set(cache.clone()).unwrap();
+        assert_got(cache.get(&1), 1, Source::Loaded);
+        assert_got(cache.get(&3), 3, Source::Local);
+        assert_idle(&cache);
+    });
+}

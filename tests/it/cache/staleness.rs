@@ -208,6 +208,8 @@ fn a_refresh_that_hangs_keeps_no_value_past_its_windows() {
             let source = if tick < 5 { Source::Local } else { STALE };
             assert_got(cache.with().timeout(ms(50)).get(&1), 1, source);
         }
+        // Until it has begun, a caller could take it over.
+        gate.wait_for(1);
         let stale = cache.stats().stale;
         for _ in 0..5 {
             clock.advance(ms(20));
@@ -643,6 +645,44 @@ fn why_a_value_is_stale_is_said() {
             assert_eq!(waiting.join().unwrap(), Why::Failed);
         });
         assert_eq!(why(cache.with().stale_while_revalidate(secs(30))), Why::Revalidating);
+        wait_for_quiet(&cache);
+        assert_idle(&cache);
+    });
+}
+
+/// Keys 0 and up are loaded when the gate lets them, once they are stale.
+fn slow_when_stale(
+    gate: &Arc<Gate>,
+    hang_below: u64,
+) -> impl Fn(&Load<'_>) -> Result<u64, String> + use<> {
+    let held = Arc::clone(gate);
+    move |load| {
+        if load.previous().is_some() && *load.key() < hang_below {
+            held.pass();
+        }
+        Ok(*load.key())
+    }
+}
+
+/// A refresh that has yet to begin holds its key. Whoever must have the value now takes it over.
+#[test]
+fn who_must_have_it_fresh_does_not_wait_behind_a_queue_of_refreshes() {
+    watched(|| {
+        let (clock, gate) = (Clock::manual(), Gate::new());
+        let builder = numbers(&clock).ttl(secs(1)).stale_while_revalidate(secs(10));
+        let cache = builder.loader(slow_when_stale(&gate, 2)).build().unwrap();
+        for key in 0..3 {
+            assert_got(cache.get(&key), key, Source::Loaded);
+        }
+        clock.advance(secs(2));
+        for key in 0..3 {
+            assert_got(cache.get(&key), key, STALE);
+        }
+        // Both workers are busy, and the third refresh is in the queue.
+        gate.wait_for(2);
+        assert_eq!(cache.stats().gauges.queued, 1);
+        assert_got(cache.with().never_stale().get(&2), 2, Source::Loaded);
+        gate.open();
         wait_for_quiet(&cache);
         assert_idle(&cache);
     });

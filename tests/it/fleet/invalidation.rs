@@ -1,5 +1,6 @@
 //! Invalidation and put against what is in flight, in this instance and in others.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -383,5 +384,25 @@ fn a_tier_that_could_not_be_told_is_an_error_and_this_instance_forgets_all_the_s
             let expected = (change == Change::Put).then(|| "new".to_string());
             assert_eq!(kept, expected, "{change:?}");
         }
+    });
+}
+
+/// The shared tier has the new value by then, and a weigher is the user's.
+#[test]
+fn a_put_whose_weigher_panics_leaves_no_old_value_here() {
+    within(|| {
+        let memory = Memory::new();
+        let weigher = |_: &u64, value: &String| {
+            assert_ne!(value, "bomb");
+            1
+        };
+        let loader = |_: &Asked<'_>| Ok(Fill::new("tea".into()));
+        let one = start(&memory, |f| f, |c| c.capacity_by_weight(100, weigher).loader(loader));
+        let two = instance(&memory, loader);
+        assert_eq!(one.value(7), "tea");
+        let put = catch_unwind(AssertUnwindSafe(|| one.cache.put(&7, "bomb".to_string())));
+        assert!(put.is_err());
+        assert!(one.cache.peek(&7).is_none());
+        assert_eq!(two.value(7), "bomb");
     });
 }

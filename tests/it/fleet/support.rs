@@ -2,7 +2,7 @@
 //! watchdog.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -246,6 +246,8 @@ pub(super) struct Tapped {
     pub(super) memory: Arc<Memory>,
     pub(super) deaf: bool,
     pub(super) endless: bool,
+    /// Whether it panics, whatever it is asked.
+    pub(super) panics: AtomicBool,
     pub(super) renewers: Mutex<Vec<ThreadId>>,
     pub(super) listener: Mutex<Option<Weak<dyn Listener>>>,
 }
@@ -254,7 +256,12 @@ impl Tapped {
     pub(super) fn new(memory: &Arc<Memory>) -> Tapped {
         let memory = Arc::clone(memory);
         let (renewers, listener) = (Mutex::default(), Mutex::default());
-        Tapped { memory, deaf: false, endless: false, renewers, listener }
+        let panics = AtomicBool::new(false);
+        Tapped { memory, deaf: false, endless: false, panics, renewers, listener }
+    }
+
+    fn trip(&self) {
+        assert!(!self.panics.load(SeqCst), "the tier is broken");
     }
 
     /// Tells whoever listens through this tier.
@@ -276,6 +283,7 @@ pub(super) fn start_deaf(
 
 impl Tier for Tapped {
     fn lookup(&self, key: &Key, deadline: Deadline) -> Result<Option<Stored>, TierError> {
+        self.trip();
         self.memory.lookup(key, deadline)
     }
 
@@ -286,6 +294,7 @@ impl Tier for Tapped {
         seen: Option<Seen>,
         deadline: Deadline,
     ) -> Result<Acquired, TierError> {
+        self.trip();
         Ok(match self.memory.acquire(key, lease, seen, deadline)? {
             Acquired::Held { .. } if self.endless => {
                 Acquired::Held { holder: None, left: Duration::ZERO }
@@ -301,10 +310,12 @@ impl Tier for Tapped {
         from: Origin,
         deadline: Deadline,
     ) -> Result<Committed, TierError> {
+        self.trip();
         self.memory.commit(key, entry, from, deadline)
     }
 
     fn renew(&self, key: &Key, lease: Lease, deadline: Deadline) -> Result<Ownership, TierError> {
+        self.trip();
         self.renewers.lock().unwrap().push(thread::current().id());
         self.memory.renew(key, lease, deadline)
     }
@@ -317,10 +328,12 @@ impl Tier for Tapped {
         from: Origin,
         deadline: Deadline,
     ) -> Result<Ownership, TierError> {
+        self.trip();
         self.memory.release(key, token, reaction, from, deadline)
     }
 
     fn invalidate(&self, key: &Key, from: Origin, deadline: Deadline) -> Result<(), TierError> {
+        self.trip();
         self.memory.invalidate(key, from, deadline)
     }
 
@@ -331,6 +344,7 @@ impl Tier for Tapped {
         from: Origin,
         deadline: Deadline,
     ) -> Result<(), TierError> {
+        self.trip();
         self.memory.put(key, entry, from, deadline)
     }
 

@@ -1,5 +1,7 @@
 //! Trouble with the shared tier is neither an outage nor a stampede.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -433,5 +435,60 @@ fn whoever_may_not_write_may_read() {
             !one.fleet.health().misconfigured
         });
         assert_eq!(one.get(8).unwrap().source(), Source::Fleet);
+    });
+}
+
+/// A tier may be anybody's. It is asked in the middle of an invalidation, on the thread that renews,
+/// and while a loader's own panic is on its way: there a second panic would end the process.
+#[test]
+fn a_tier_that_panics_is_one_in_trouble() {
+    within(|| {
+        let (memory, stage) = (Memory::new(), Stage::new());
+        let link = Arc::new(memory.peer());
+        let tier = Arc::new(Tapped::new(&link));
+        let loader = stage.loader();
+        let one = on(
+            Arc::clone(&tier),
+            link,
+            |f| f.lease(ms(300)),
+            |c| {
+                c.loader(move |asked: &Asked<'_>| match loader(asked) {
+                    Err("panic") => panic!("the loader is broken, too"),
+                    ended => ended,
+                })
+            },
+        );
+        stage.end_with("tea");
+        assert_eq!(one.value(7), "tea");
+
+        // While the loader's panic unwinds, the lease is given back.
+        thread::scope(|s| {
+            let caller = s.spawn(|| one.get(8));
+            stage.begun();
+            stage.begun();
+            tier.panics.store(true, SeqCst);
+            stage.end(Err("panic"));
+            assert!(caller.join().is_err());
+        });
+        assert!(one.cache.invalidate(&7).unwrap_err().to_string().contains("the tier is broken"));
+        assert!(one.cache.peek(&7).is_none(), "this process knows better");
+        stage.end_with("more tea");
+        assert_eq!(one.get(9).unwrap().source(), Source::Alone);
+
+        // The thread that renews is there still.
+        tier.panics.store(false, SeqCst);
+        until("the tier is asked again", || one.cache.invalidate(&1).is_ok());
+        thread::scope(|s| {
+            let caller = s.spawn(|| one.get(10));
+            stage.begun();
+            stage.begun();
+            let renewed = one.count(Op::Renew);
+            tier.panics.store(true, SeqCst);
+            thread::sleep(ms(150));
+            tier.panics.store(false, SeqCst);
+            until("the lease is renewed again", || one.count(Op::Renew) > renewed + 1);
+            stage.end_with("tea");
+            assert_eq!(caller.join().unwrap().unwrap().source(), Source::Loaded);
+        });
     });
 }
