@@ -390,7 +390,7 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "promoted_is_not_the_driver",
-        edits: &[Edit(SEATS, "self.driver = driver; self.handed_over", "self.handed_over")],
+        edits: &[Edit(SEATS, "self.driver = driver; self.behind", "self.behind")],
         caught_by: &[("waits::a_cycle_through_a_promoted_follower_is_found", DEADLOCK)],
     },
     // A lead on its way to another thread.
@@ -406,15 +406,25 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "nobody_takes_over",
-        edits: &[Edit(
-            FLIGHT,
-            "wait.takes_over && in_need && seats.take_over()",
-            "false",
-        )],
+        edits: &[Edit(FLIGHT, "wait.takes_over && in_need && seats.take_over()", "false")],
         caught_by: &[
             ("passing_on::nobody_waits_for_a_thread_that_waits", DEADLOCK),
             ("behind::a_loader_on_a_worker_may_ask", DEADLOCK),
         ],
+    },
+    Bug {
+        name: "wait_behind_a_refresh",
+        edits: &[Edit(
+            FLIGHT,
+            "let in_need = waits::is_driving() || seats.is_behind();",
+            "let in_need = waits::is_driving();",
+        )],
+        caught_by: &[("passing_on::nobody_waits_behind_a_refresh", DEADLOCK)],
+    },
+    Bug {
+        name: "left_behind_with_a_follower",
+        edits: &[Edit(SEAM, "if seats.promote() { return false; }", "")],
+        caught_by: &[("passing_on::nobody_waits_behind_a_refresh", DEADLOCK)],
     },
     Bug {
         name: "taken_over_twice",

@@ -102,6 +102,12 @@ pub fn let_go<K, V, E>(lead: Lead<'_, K, V, E>) -> (Ticket<V, E>, Option<Detache
     (ticket, lead.detach().map(Detached))
 }
 
+/// Leaves a flight to a thread that will come to it when there is nothing else to do; without a duty
+/// if somebody needs it now.
+pub fn leave_behind<K, V, E>(lead: Lead<'_, K, V, E>) -> Option<Detached<V, E>> {
+    lead.detach_behind().map(Detached)
+}
+
 impl<V, E> Detached<V, E> {
     /// `None` if another thread has taken the flight over.
     pub fn attach<K>(self, group: &Group<K, V, E>) -> Option<Lead<'_, K, V, E>> {

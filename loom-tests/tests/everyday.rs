@@ -51,7 +51,8 @@ claims! {
     passing_on:
         a_lead_on_its_way_is_taken_once
         a_lead_that_nobody_takes_on_is_a_followers
-        nobody_waits_for_a_thread_that_waits;
+        nobody_waits_for_a_thread_that_waits
+        nobody_waits_behind_a_refresh;
     permits:
         a_permit_that_is_given_back_serves_who_waits
         a_permit_is_not_lost_to_a_deadline

@@ -159,7 +159,8 @@ impl<V, E> Flight<V, E> {
         }
         // The thread that is to drive it may wait, at first or second hand, for what this one
         // drives: that is a wait without an edge (seeded bug: `nobody_takes_over`). Or it comes to it
-        // when there is nothing else to do, and this caller is to be served now.
+        // when there is nothing else to do, and this caller is to be served now (seeded bug:
+        // `wait_behind_a_refresh`).
         let in_need = waits::is_driving() || seats.is_behind();
         if wait.takes_over && in_need && seats.take_over() {
             return Ok(Followed::Promoted);

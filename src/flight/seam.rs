@@ -92,14 +92,14 @@ impl<K, V, E> Lead<'_, K, V, E> {
     /// has the duty now.
     pub(crate) fn detach(mut self) -> Option<Detached<V, E>> {
         self.over = true;
-        self.flight.let_go(false).then(|| Detached(self.ticket()))
+        self.flight.let_go().then(|| Detached(self.ticket()))
     }
 
     /// The same, for a thread that will come to it when there is nothing else to do: any caller may
-    /// take it.
+    /// take it. `None` if there is one already.
     pub(crate) fn detach_behind(mut self) -> Option<Detached<V, E>> {
         self.over = true;
-        self.flight.let_go(true).then(|| Detached(self.ticket()))
+        self.flight.leave_behind().then(|| Detached(self.ticket()))
     }
 }
 
@@ -108,16 +108,24 @@ impl<V, E> Flight<V, E> {
     /// followers is one that drives a flight itself: then it is that one's from now on. It may be
     /// what holds up the thread that the flight is meant for (seeded bug: `let_go_past_a_driver`).
     /// And whoever lets go drives it no longer (seeded bug: `let_go_keeps_the_driver`).
-    fn let_go(&self, behind: bool) -> bool {
+    fn let_go(&self) -> bool {
         let mut seats = self.seats.lock();
         if seats.promote_a_driver() {
             return false;
         }
-        if behind {
-            seats.left_behind();
-        } else {
-            seats.driven_by(ThreadNo::NOBODY);
+        seats.driven_by(ThreadNo::NOBODY);
+        true
+    }
+
+    /// The same, for as long as nobody needs it: a follower that is there already has the duty now,
+    /// and one that comes takes it (seeded bugs: `left_behind_with_a_follower`,
+    /// `wait_behind_a_refresh`).
+    fn leave_behind(&self) -> bool {
+        let mut seats = self.seats.lock();
+        if seats.promote() {
+            return false;
         }
+        seats.left_behind();
         true
     }
 

@@ -235,6 +235,7 @@ impl Seats {
     }
 
     /// Nobody drives the flight until a thread gets to it, behind everything else.
+    #[cfg(feature = "cache")]
     pub(super) fn left_behind(&mut self) {
         self.driven_by(ThreadNo::NOBODY);
         self.behind = true;

@@ -6,7 +6,7 @@ use loom::thread;
 use loom_tests::model::{explore, fires};
 
 use super::herd::{Desk, KEY, Source, Ticket, call, settled};
-use super::onefill::doors::{Detached, let_go};
+use super::onefill::doors::{Detached, leave_behind, let_go};
 use super::onefill::{Deadline, Error, Join};
 
 /// A key beside [`KEY`].
@@ -127,6 +127,26 @@ pub fn nobody_waits_for_a_thread_that_waits() {
         see(&desk, ticket.follow(&desk, Deadline::NEVER), &source);
         worker.join().unwrap();
         needing.join().unwrap();
+        settled(&desk);
+    });
+}
+
+pub fn nobody_waits_behind_a_refresh() {
+    const NAME: &str = "nobody_waits_behind_a_refresh";
+    explore(NAME, 2, None, 28, || {
+        let (desk, source) = (Arc::new(Desk::new()), Arc::new(Source::new()));
+        let Ok(Join::Lead(lead)) = desk.join(&KEY, Deadline::NEVER) else { unreachable!() };
+        let caller = {
+            let (desk, source) = (Arc::clone(&desk), Arc::clone(&source));
+            thread::spawn(move || {
+                let called = call(&desk, Deadline::NEVER, &source, super::herd::End::Value);
+                assert!(called.got.is_ok(), "{called:?}");
+            })
+        };
+        let detached = leave_behind(lead);
+        // The thread that is to refresh has other things to do until the caller has been served.
+        caller.join().unwrap();
+        take_on(&desk, detached, &source);
         settled(&desk);
     });
 }
