@@ -281,6 +281,8 @@ fn it_prints_notices_as_they_come_until_it_is_interrupted() {
     // One that was not there when it began.
     let _ = products.get(&7).unwrap();
     assert!(next().starts_with("filled product/7 version "));
+    let _ = products.get(&8).unwrap();
+    assert!(next().starts_with("filled product/8 version "));
     let failing: Cache<u64, String, &str> = Cache::builder("other")
         .ttl(Duration::from_secs(1))
         .loader(|_: &Load<'_, u64, String>| Err::<String, _>("no"))

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use crossbeam_channel::{Sender, unbounded};
@@ -40,8 +40,13 @@ impl Watch {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let mut server = place.connect()?;
         let tables = self.tables.iter().map(|name| Table::new(name.as_str()));
-        let mut names =
-            Names { place, tables: tables.collect(), known: HashMap::new(), next: None };
+        let mut names = Names {
+            place,
+            tables: tables.collect(),
+            known: HashMap::new(),
+            began: Instant::now(),
+            spent: Duration::ZERO,
+        };
         // A server that does not let us in says so here; the ear would go on trying.
         server.epoch(&Table::new(""))?;
         names.look(&mut server)?;
@@ -79,8 +84,9 @@ struct Names<'p> {
     place: &'p Place,
     tables: Vec<Table>,
     known: HashMap<Fingerprint, String>,
-    /// Before this nobody looks again.
-    next: Option<Instant>,
+    began: Instant,
+    /// How much time went into looking again.
+    spent: Duration,
 }
 
 impl Names<'_> {
@@ -99,16 +105,16 @@ impl Names<'_> {
     fn look_for(&mut self, event: &Event) {
         let Event::Notice(notice) = event else { return };
         let (News::Filled { key, .. } | News::Put { key, .. }) = &notice.news else { return };
-        let began = Instant::now();
-        let too_soon = self.next.is_some_and(|next| began < next);
-        if self.tables.is_empty() || self.known.contains_key(key) || too_soon {
+        // The server goes through all of its names for this, and has more to do; and notices of other
+        // tables' keys come as often as they like. So a tenth of the time is for it, and a second more.
+        let too_much = self.spent > Duration::from_secs(1) + self.began.elapsed() / 10;
+        if self.tables.is_empty() || self.known.contains_key(key) || too_much {
             return;
         }
+        let began = Instant::now();
         // A server that does not answer now has its key printed without a name; that is no end.
         let _ = self.place.connect().and_then(|mut server| self.look(&mut server));
-        // Fingerprints of other tables come as often as they like, and the server has more to do: it
-        // goes through all of its names for this.
-        self.next = Some(Instant::now() + began.elapsed() * 10);
+        self.spent += began.elapsed();
     }
 
     fn of(&self, print: &Fingerprint) -> String {
