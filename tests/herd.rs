@@ -612,6 +612,19 @@ fn a_fleet_tells_its_verdict_and_the_lines_it_skipped() {
 }
 
 #[test]
+fn what_a_lease_is_worth_is_told_with_the_guess_that_it_stands_on() {
+    let log = "0.0 a\n".repeat(50);
+    let told = |more: &[&str]| {
+        let ran = fleet("-", more, log.as_bytes());
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        ran.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let (guessed, said) = (told(&[]), told(&["--load", "50ms"]));
+    assert!(guessed.contains("a load 50 ms, which is a guess: the log does not say."), "{guessed}");
+    assert!(said.contains("a load 50 ms. "), "{said}");
+}
+
+#[test]
 fn a_fleet_of_one_request_or_of_none_is_no_trouble() {
     let scratch = Scratch::new("one");
     let report = scratch.0.join("report.html");
