@@ -437,7 +437,7 @@ fn a_log_is_replayed_in_its_own_time() {
     assert!(ran.out.contains("within 1 h."), "{}", ran.out);
     assert!(ran.out.contains("2 times as fast"), "{}", ran.out);
     assert!(ran.out.contains("Pauses cut to 50 ms: 1."), "{}", ran.out);
-    assert!(ran.out.contains("behind the log, max"), "{}", ran.out);
+    assert!(ran.out.contains("behind, max (real time)"), "{}", ran.out);
 }
 
 #[test]
@@ -612,6 +612,19 @@ fn a_fleet_tells_its_verdict_and_the_lines_it_skipped() {
 }
 
 #[test]
+fn what_a_lease_is_worth_is_told_with_the_guess_that_it_stands_on() {
+    let log = "0.0 a\n".repeat(50);
+    let told = |more: &[&str]| {
+        let ran = fleet("-", more, log.as_bytes());
+        assert!(ran.succeeded, "{}{}", ran.out, ran.err);
+        ran.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let (guessed, said) = (told(&[]), told(&["--load", "50ms"]));
+    assert!(guessed.contains("a load 50 ms, which is a guess: the log does not say."), "{guessed}");
+    assert!(said.contains("a load 50 ms. "), "{said}");
+}
+
+#[test]
 fn a_fleet_of_one_request_or_of_none_is_no_trouble() {
     let scratch = Scratch::new("one");
     let report = scratch.0.join("report.html");
@@ -701,12 +714,16 @@ fn arguments_that_make_no_sense_are_refused_with_the_reason() {
         (&["storm", "--processes", "2", "--rounds", "2"], "--rounds"),
         (&["storm", "--kill-holder"], "--processes"),
         (&["storm", "--keys", "2"], "--processes"),
+        (&["storm", "--instances", "3", "--pause-redis", "300ms"], "--processes"),
+        (&["storm", "--instances", "3", "--kill-holder"], "--processes"),
+        (&["--rounds", "2", "--slow-load", "1s"], "--processes"),
         (&["storm", "--processes", "2", "--lease", "1ms"], "20ms at least"),
         (&["storm", "--processes", "2", "--zipf", "-1"], "--zipf"),
         (&["--instances", "2", "storm"], "--instances"),
         (&["replay", "-", "--instances", "0"], "--instances"),
         (&["replay", "-", "--json"], "--instances"),
         (&["replay", "-", "--report", "/tmp/report.html"], "--instances"),
+        (&["replay", "-", "--json", "--longest-pause", "1s"], "--instances"),
         (&["replay", "-", "--instances", "2", "--cost", "cpu"], "--cost"),
         (&["replay", "-", "--instances", "2", "--ttl", "0"], "--ttl"),
         (&["replay"], "<FILE>"),

@@ -345,7 +345,9 @@ fn whoever_has_no_time_leaves_and_the_load_goes_on() {
     };
     let answer = hurried("1");
     assert_eq!((answer.status, answer.header("Retry-After")), (503, "1"));
-    assert_eq!(hurried("0").status, 503);
+    let queued = hurried("0");
+    assert_eq!(queued.status, 503);
+    assert!(queued.body.contains("in the queue, before any work"), "{}", queued.body);
     assert_eq!(hurried("soon").status, 400);
     assert_eq!(hurried("99999999").status, 200, "what exceeds the cap is the cap");
     assert_eq!(shop.get("/report").header("X-Cache"), "local");

@@ -86,7 +86,10 @@ impl Inspect {
                 let found = look(&mut server, &[asked], epoch)?;
                 if found.is_empty() {
                     let reason = "there is neither a value nor a lease";
-                    return Err(Failure::Told(format!("no such key, {key}: {reason}")));
+                    return Err(Failure::Told(format!(
+                        "no such key, {}: {reason}",
+                        keys::named(&key)
+                    )));
                 }
                 found
             }

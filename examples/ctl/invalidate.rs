@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use onefill::fleet::{Epoch, Origin, Table, Tier};
 
 use crate::Failure;
-use crate::keys::TypedKey;
+use crate::keys::{self, TypedKey};
 use crate::server::{Place, failure};
 
 /// Has all processes forget a key, or a whole table, and whoever is loading it store nothing.
@@ -18,7 +18,7 @@ pub(crate) struct Invalidate {
     #[command(flatten)]
     key: TypedKey,
     /// Instead of a key: all of them. The source is asked for each of them anew.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "kind")]
     all: bool,
 }
 
@@ -31,7 +31,7 @@ impl Invalidate {
         match self.key.of(&table).map_err(Failure::Told)? {
             Some(key) => {
                 tier.invalidate(&key, from, place.deadline()).map_err(failure)?;
-                writeln!(out, "invalidated {key}")?;
+                writeln!(out, "invalidated {}", keys::named(&key))?;
             }
             None => {
                 let epoch = Epoch::random();

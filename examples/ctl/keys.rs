@@ -22,7 +22,8 @@ enum Kind {
     Int,
     /// A string.
     String,
-    /// As it is stored, and as `inspect` shows it: 42; or 3:tea or, for a tuple of both, 42;3:tea.
+    /// As it is stored, and as `inspect --json` shows it: 42; or 3:tea or, for a tuple of both,
+    /// 42;3:tea.
     Raw,
 }
 
@@ -47,6 +48,57 @@ impl Kind {
             Kind::String => Ok(Key::new(table, typed)),
             Kind::Raw => Ok(Key::from_bytes(table, typed.as_bytes())),
         }
+    }
+}
+
+/// A key as it is typed: an integer, or a string. One that this could be mistaken for another, or
+/// for more than text, is shown as it is stored.
+pub(crate) fn shown(stored: &[u8]) -> String {
+    as_typed(stored).map_or_else(|| stored.escape_ascii().to_string(), str::to_owned)
+}
+
+/// The key of a table, as `table/key`.
+pub(crate) fn named(key: &Key) -> String {
+    format!("{}/{}", key.table().name().escape_debug(), shown(key.bytes()))
+}
+
+fn as_typed(stored: &[u8]) -> Option<&str> {
+    let text = match stored.strip_suffix(b";") {
+        Some(digits) if part(stored) == Some(b"") => digits,
+        _ => &stored[stored.iter().position(|byte| *byte == b':')? + 1..],
+    };
+    let text = std::str::from_utf8(text).ok()?;
+    let plain = |char: char| {
+        char == '"' || char == '\'' || (char != '\\' && char.escape_debug().len() == 1)
+    };
+    // Typed, it is to lead back here; and it is not to look as if it were shown as it is stored.
+    let read = Kind::Auto.read(&Table::new(""), text).ok()?;
+    let leads_back = read.bytes() == stored && text.trim() == text && text.chars().all(plain);
+    (leads_back && !looks_stored(text.as_bytes())).then_some(text)
+}
+
+/// Whether this is how some key is stored: parts, one after the other, or none.
+fn looks_stored(mut text: &[u8]) -> bool {
+    while !text.is_empty() {
+        match part(text) {
+            Some(rest) => text = rest,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// What is behind the part, or the beginning of one, that this begins with.
+fn part(text: &[u8]) -> Option<&[u8]> {
+    if let [b't' | b'f' | b'n' | b's', rest @ ..] = text {
+        return Some(rest);
+    }
+    let unsigned = text.strip_prefix(b"-").unwrap_or(text);
+    let end = unsigned.iter().position(|byte| !byte.is_ascii_digit()).filter(|end| *end > 0)?;
+    match unsigned.split_at(end) {
+        (_, [b';' | b'[', rest @ ..]) => Some(rest),
+        (len, [b':', rest @ ..]) => rest.get(std::str::from_utf8(len).ok()?.parse().ok()?..),
+        _ => None,
     }
 }
 
@@ -107,6 +159,35 @@ mod tests {
         assert_eq!(typed(Kind::String, "42").unwrap(), b"2:42");
         assert_eq!(typed(Kind::Raw, "42;3:tea").unwrap(), b"42;3:tea");
         assert!(typed(Kind::Int, "tea").unwrap_err().contains("no integer"));
+    }
+
+    #[test]
+    fn a_key_is_shown_as_it_is_typed_unless_that_could_be_another() {
+        for typed in
+            ["42", "-42", "0", "tea", "user:7", "green tea", "caf\u{e9}", "/a?b=\"c\"", "042"]
+        {
+            let stored = self::typed(Kind::Auto, typed).unwrap();
+            assert_eq!(shown(&stored), typed);
+        }
+        // A string of digits, one that looks like a key that is stored, and what is not for terminals.
+        for (typed, stored) in [
+            ("42", "2:42"),
+            ("42;", "3:42;"),
+            ("3:tea", "5:3:tea"),
+            ("42;3:tea", "8:42;3:tea"),
+            ("t", "1:t"),
+            ("sn", "2:sn"),
+            ("", "0:"),
+            (" a", "2: a"),
+            ("a\\n", "3:a\\\\n"),
+            ("a\n", "2:a\\n"),
+        ] {
+            assert_eq!(shown(&self::typed(Kind::String, typed).unwrap()), stored);
+        }
+        for stored in ["", "t", "s42;", "42;3:tea", "2[1;2;", "3:tea42;", "042;", "what;", ":", ";"]
+        {
+            assert_eq!(shown(stored.as_bytes()), stored);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::Failure;
 use crate::inspect::{Found, Lease, State, Value, What};
+use crate::keys;
 
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
@@ -37,10 +38,10 @@ pub(crate) fn table(out: &mut impl Write, table: &Table, all: &[Found]) -> Resul
     Ok(())
 }
 
-/// As it is stored, or that it cannot be read.
+/// As it is typed, or that it cannot be read.
 fn name(found: &Found) -> String {
     match &found.key {
-        Some(key) => key.escape_ascii().to_string(),
+        Some(key) => keys::shown(key),
         None => format!("hashed, {}", found.fingerprint),
     }
 }

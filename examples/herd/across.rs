@@ -12,7 +12,7 @@ use crate::strategy::Promise;
 use crate::table::count;
 use crate::tally::Pass;
 
-/// Each needs `processes`, so that nothing is asked for that is then not done.
+/// Each needs `processes`, so that nothing is asked for that is then not done; see [`needs`](crate::needs).
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Real processes (with the feature redis or r2d2_redis)")]
 pub(crate) struct Across {
@@ -23,35 +23,35 @@ pub(crate) struct Across {
     pub(crate) processes: Option<u16>,
     /// The server, which is left as it was found [default: a redis-server of its own, which must be
     /// in the PATH and is gone afterwards]
-    #[arg(long, value_name = "URL", requires = "processes")]
+    #[arg(long, value_name = "URL")]
     pub(crate) redis: Option<String>,
     /// How many cold keys there are
-    #[arg(long, value_name = "N", default_value = "1", requires = "processes")]
+    #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) keys: NonZeroUsize,
     /// How uneven they are: the key of rank r is asked for in proportion to 1 / r^S, so with 0 all
     /// alike
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = exponent, allow_negative_numbers = true, requires = "processes")]
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = exponent, allow_negative_numbers = true)]
     pub(crate) zipf: f64,
     /// How many calls each thread makes, one after the other
-    #[arg(long, value_name = "N", default_value = "1", requires = "processes")]
+    #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) calls: NonZeroU64,
     /// For how long a lease is taken; where it is not renewed, as with the lease alone, for a load
     /// longer [default: 10s, or 1s with --kill-holder]
-    #[arg(long, value_name = "DURATION", value_parser = lease, requires = "processes")]
+    #[arg(long, value_name = "DURATION", value_parser = lease)]
     lease: Option<Duration>,
     /// How long a call may wait for Redis before it does without, for the library's way [default: a
     /// minute: here hundreds of threads share a core, and what takes long is their turn]
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "processes")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) budget: Option<Duration>,
     /// Redis stands still for so long, from the moment the first load begins (CLIENT PAUSE, so all
     /// who use that server are stopped)
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "processes")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) pause_redis: Option<Duration>,
     /// The process whose load begins first is killed in the middle of it, and with it its callers
-    #[arg(long, requires = "processes")]
+    #[arg(long)]
     pub(crate) kill_holder: bool,
     /// Loads of the hottest key take so much longer: longer than the lease, say
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "processes")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) slow_load: Option<Duration>,
 }
 

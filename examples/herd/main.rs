@@ -35,11 +35,15 @@ mod table;
 mod tally;
 mod verdict;
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// What a herd of threads costs, without and with coalescing.
 ///
@@ -100,8 +104,44 @@ impl From<io::Error> for Failure {
     }
 }
 
+impl Herd {
+    /// The arguments; or an error, if they do not go together.
+    fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Herd, clap::Error> {
+        let mut command = Herd::command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        let (name, given) = matches.subcommand().unwrap_or(("", &matches));
+        let lonely = match name {
+            "replay" => needs::<study::Arguments>(given, "instances"),
+            "" | "storm" => needs::<across::Across>(given, "processes"),
+            _ => None,
+        };
+        if let Some(reason) = lonely {
+            let command = match name {
+                "" => &mut command,
+                name => command.find_subcommand_mut(name).expect("it was found before"),
+            };
+            return Err(command.error(ErrorKind::MissingRequiredArgument, reason));
+        }
+        Herd::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+/// What is wrong if an option of this group was given, and not the one that the others need.
+///
+/// `requires` would not do: where the one that is required conflicts with another that was given,
+/// clap takes it for dispensed with, and whoever gave the option would wait for it in vain.
+fn needs<Group: Args>(given: &ArgMatches, needed: &str) -> Option<String> {
+    let was_given = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
+    if was_given(needed) {
+        return None;
+    }
+    let group = Group::augment_args(clap::Command::new("group"));
+    let lonely = group.get_arguments().find(|argument| was_given(argument.get_id().as_str()))?;
+    Some(format!("--{} goes with --{needed} only", lonely.get_long()?))
+}
+
 fn main() -> ExitCode {
-    let herd = Herd::parse();
+    let herd = Herd::read(env::args_os()).unwrap_or_else(|error| error.exit());
     let mut out = io::stdout();
     let end = match &herd.command {
         None => storm::run(&herd.storm, &mut out),
@@ -126,10 +166,54 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_arguments_do_not_contradict_each_other() {
-        super::Herd::command().debug_assert();
+        Herd::command().debug_assert();
+    }
+
+    /// All options of a group, alone and beside what conflicts with the option that they need.
+    #[test]
+    fn an_option_without_the_one_that_it_needs_is_refused() {
+        let across = across::Across::augment_args(clap::Command::new("across"));
+        let fleet = study::Arguments::augment_args(clap::Command::new("fleet"));
+        for (group, needed, starts) in [
+            (
+                &across,
+                "processes",
+                &[&["storm"][..], &[], &["storm", "--instances", "3"], &["--rounds", "2"]][..],
+            ),
+            (
+                &fleet,
+                "instances",
+                &[&["replay", "-"][..], &["replay", "-", "--longest-pause", "1s"]],
+            ),
+        ] {
+            let options = group.get_arguments().filter(|option| option.get_id() != needed);
+            let options: Vec<_> = options.collect();
+            assert!(options.len() > 5);
+            for (option, start) in options.iter().flat_map(|o| starts.iter().map(move |s| (o, s))) {
+                let long = format!("--{}", option.get_long().unwrap());
+                let value = match option.get_id().as_str() {
+                    _ if !option.get_action().takes_values() => None,
+                    "keys" | "calls" | "zipf" | "seed" => Some("2"),
+                    "spread" => Some("client"),
+                    "redis" | "report" => Some("somewhere"),
+                    _ => Some("300ms"),
+                };
+                let read = |start: &[&str], more: Option<&str>| {
+                    let words = ["herd"].iter().chain(start).copied().chain([&*long]).chain(value);
+                    Herd::read(words.chain(more).map(OsString::from))
+                };
+                let Err(error) = read(start, None) else {
+                    panic!("accepted: {start:?} {long}");
+                };
+                let text = error.to_string();
+                assert!(text.contains(&long) && text.contains(&format!("--{needed}")), "{text}");
+                let with = format!("--{needed}=2");
+                assert!(read(starts[0], Some(&with)).is_ok(), "{long}");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The replay of a real log.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,10 +27,6 @@ use crate::{Failure, crew, study};
 /// What is loaded is the path that was asked for, with its query. Requests other than GET and HEAD
 /// are left out, bad lines are counted and skipped.
 ///
-/// Alone it is one process with real threads, which take the requests in the order of the log, each
-/// when it is due. Times in whole seconds are spread evenly over their second. Nothing is cached, so
-/// what is shared between requests is shared because their loads overlap.
-///
 /// With --instances it is a fleet, simulated by a virtual clock: days are over in a moment, and the
 /// same log and settings have the same outcome on every machine. Each instance has a cache with a
 /// TTL. All strategies are played: no help (none), one load of a key in each instance (coalescing),
@@ -40,6 +36,12 @@ use crate::{Failure, crew, study};
 /// The simulated caches are those of the crate without jitter, early refresh, stale windows, and
 /// bounds on their size; nothing fails, and nobody gives up. Times in whole seconds are spread
 /// over their second at random. A request takes some 40 bytes of memory, whatever its line says.
+///
+/// Without --instances it is one process with real threads, which take the requests in the order of
+/// the log, each when it is due, first without help and then with coalescing. So it takes the time of
+/// the log, divided by --speed-up, twice; less, where long pauses are cut. Times in whole seconds are
+/// spread evenly over their second. Nothing is cached, so what is shared between requests is shared
+/// because their loads overlap.
 #[derive(Args)]
 #[command(args_override_self = true)]
 pub(crate) struct Replay {
@@ -141,6 +143,18 @@ fn for_real(replay: &Replay, log: Requests, out: &mut impl Write) -> Result<(), 
         writeln!(out, "Pauses cut to {}: {pauses}.", Span(longest_pause))?;
     }
     writeln!(out, "Nothing is cached: only loads that overlap are shared.\n")?;
+    out.flush()?;
+    if let Some(last) = schedule.due.last().filter(|last| !last.after.is_zero())
+        && io::stderr().is_terminal()
+    {
+        let each = Span(last.after);
+        // Whether it can be read is not worth an end.
+        let _ = writeln!(
+            io::stderr(),
+            "This takes {each} for each of the two ways, or more if the threads cannot keep up. \
+             (--instances simulates, in a moment.)"
+        );
+    }
 
     let keys = log.keys.len();
     let passes = strategy::one_process()
@@ -223,7 +237,7 @@ impl Replay {
             if behind > self.price().load.max(Duration::from_millis(20)) {
                 writeln!(
                     out,
-                    "\n{}: the threads could not keep up, and were {} behind the log at worst.\n\
+                    "\n{}: the threads could not keep up, and were {} behind the log at worst, in real time.\n\
                      For its own timing use more threads or a lower speed-up.",
                     pass.strategy,
                     Span(behind)

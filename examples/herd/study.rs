@@ -21,6 +21,7 @@ use crate::simulation::{self, Fleet, Outcome, STRATEGIES, STRETCHES};
 use crate::table::{self, count, counted, glued};
 use crate::verdict::{Verdict, Worth};
 
+/// Each needs `instances`; see [`needs`](crate::needs).
 #[derive(Args)]
 #[command(next_help_heading = "A fleet")]
 pub(crate) struct Arguments {
@@ -32,8 +33,7 @@ pub(crate) struct Arguments {
         long,
         value_name = "DURATION",
         default_value = "60s",
-        value_parser = positive,
-        requires = "instances"
+        value_parser = positive
     )]
     ttl: Duration,
     /// How far away the shared tier is: there and back
@@ -41,15 +41,14 @@ pub(crate) struct Arguments {
         long,
         value_name = "DURATION",
         default_value = "500us",
-        value_parser = duration::parse,
-        requires = "instances"
+        value_parser = duration::parse
     )]
     round_trip: Duration,
     /// Which instance a request goes to
-    #[arg(long, value_enum, default_value_t = Spread::Random, requires = "instances")]
+    #[arg(long, value_enum, default_value_t = Spread::Random)]
     spread: Spread,
     /// What the random choices begin with; another seed shows how much is due to chance
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "instances")]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Write the findings as JSON, and nothing else, to standard output
     ///
@@ -60,10 +59,10 @@ pub(crate) struct Arguments {
     /// (kept_elsewhere). `over_time` counts loads by stretches of `stretch_s`, `late` those
     /// after the last request. `worth` is the
     /// arithmetic of the verdict, `traffic` the same log with so many `times` the traffic.
-    #[arg(long, requires = "instances")]
+    #[arg(long)]
     json: bool,
     /// Write a report with charts to this file: one page of HTML that needs no other file
-    #[arg(long, value_name = "FILE", requires = "instances")]
+    #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
 

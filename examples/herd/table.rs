@@ -41,7 +41,7 @@ pub(crate) fn costs(passes: &[Pass]) -> Table {
     row("leader's return, p50", &|pass| time(pass.tally.leads.quantile(0.5)));
     row("leader's return, max", &|pass| time(pass.tally.leads.quantile(1.0)));
     if passes.iter().any(|pass| pass.tally.most_behind.is_some()) {
-        row("behind the log, max", &|pass| time(pass.tally.most_behind));
+        row("behind, max (real time)", &|pass| time(pass.tally.most_behind));
     }
     let names = passes.iter().map(|pass| pass.strategy);
     table.set_header(std::iter::once("").chain(names).collect::<Vec<_>>());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::duration::Span;
-use crate::findings::{Settings, Traffic};
+use crate::findings::{LoadFrom, Settings, Traffic};
 use crate::simulation::Outcome;
 use crate::table::{count, counted};
 
@@ -246,9 +246,13 @@ impl Worth {
             true => ("It is worth its round trip; not so for loads below", span(above)),
             false => ("It is not worth its round trip; that takes loads above", span(above)),
         };
+        let guess = match settings.load_from {
+            LoadFrom::Default => ", which is a guess: the log does not say",
+            LoadFrom::Arguments | LoadFrom::Log => "",
+        };
         format!(
             "The lease by itself prevents {} in {claims}{alone}: {} for each. A claim costs {}, a \
-             load {}. {worth} {below}.",
+             load {}{guess}. {worth} {below}.",
             counted(self.by_lease as usize, "load"),
             significant(each),
             Span(settings.round_trip),

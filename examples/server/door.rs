@@ -170,7 +170,7 @@ fn answer(app: &App, job: Job) {
 fn asked(request: &mut Request, deadline: Instant) -> Result<Asked, Reply> {
     // Its client is gone by now, or soon; what is left of the time is for those who still wait.
     if deadline <= Instant::now() {
-        return Err(Reply::unavailable("this request waited for longer than it had time"));
+        return Err(Reply::unavailable("timed out in the queue, before any work began"));
     }
     let mut body = Vec::new();
     match request.body_length() {

@@ -57,7 +57,8 @@ struct Options {
     /// How many requests are worked on at once.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// The database's file. Made, and filled, if there is none.
+    /// The database's file, made and filled if there is none. Servers that are given the same one, or
+    /// started from the same directory, share it.
     #[arg(long, default_value = "shop.sqlite")]
     db: PathBuf,
     /// How many sales to fill a new database with.
@@ -120,6 +121,8 @@ fn run(options: &Options) -> Result<(), String> {
 
     // Nobody need read it: a supervisor may have closed it.
     let _ = writeln!(io::stdout(), "listening on http://{address}");
+    let db = options.db.canonicalize().unwrap_or_else(|_| options.db.clone());
+    let _ = writeln!(io::stdout(), "the database is {}", db.display());
     let end = door.serve(Duration::from_millis(options.grace_ms));
 
     // Nobody asks any more. What is being refreshed ends within its bound or is given up, and the

@@ -166,7 +166,7 @@ fn source(source: Source) -> &'static str {
 fn failed(error: &Error<database::Error>) -> Reply {
     match error {
         // Its load goes on, so the next one who asks may be lucky.
-        Error::TimedOut { .. } => Reply::unavailable("it takes longer than there was time"),
+        Error::TimedOut { .. } => Reply::unavailable("timed out while loading"),
         Error::Overloaded { .. } => Reply::unavailable("too many are waiting for it"),
         Error::Closed => Reply::unavailable("this server is stopping"),
         // What is behind us failed, not we.
