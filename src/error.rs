@@ -253,7 +253,7 @@ mod of_caches {
             self.field
         }
 
-        /// What it was set to.
+        /// What it was set to; `()` if it was not.
         pub fn value(&self) -> &str {
             &self.value
         }
@@ -267,7 +267,10 @@ mod of_caches {
     impl fmt::Display for BuildError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             let BuildError { field, value, allowed } = self;
-            write!(f, "{field} is {value}, but must be {allowed}")
+            match value.as_str() {
+                "()" => write!(f, "{field} must be {allowed}"),
+                value => write!(f, "{field} is {value}, but must be {allowed}"),
+            }
         }
     }
 

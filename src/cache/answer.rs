@@ -54,7 +54,8 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
-    /// It is in its stale-while-revalidate window: a refresh is under way, or due.
+    /// It is in its stale-while-revalidate window: a refresh is under way, or due, or has failed a
+    /// moment ago and is to be tried again.
     Revalidating,
     /// It is in its stale-if-error window, and the load failed, now or within the back-off.
     Failed,
@@ -85,7 +86,7 @@ impl<V> Answer<V> {
         self.source
     }
 
-    /// How long ago its load ended.
+    /// How long ago its load ended, to a tick of the [`Clock`](crate::Clock).
     pub fn age(&self) -> Duration {
         self.age
     }

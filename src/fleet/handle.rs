@@ -169,7 +169,7 @@ impl Mark {
 /// let troubles = Fleet::on(Memory::new()).health().troubles;
 /// assert_eq!(troubles.unreachable + troubles.refused(Refusal::OutOfMemory), 0);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Troubles {
     /// No connection: [`TierError::Unreachable`].
@@ -183,6 +183,13 @@ pub struct Troubles {
 
 /// How many kinds of refusal there are.
 const REFUSALS: usize = Refusal::Other as usize + 1;
+
+/// Those that there were.
+impl fmt::Debug for Troubles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.counts().into_iter().filter(|(_, count)| *count > 0)).finish()
+    }
+}
 
 impl Troubles {
     /// A no of this kind: [`TierError::Refused`].

@@ -297,10 +297,10 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     pub fn run_deadline(
         &self,
         key: &K,
-        deadline: Instant,
+        deadline: impl Into<Deadline>,
         loader: impl FnOnce() -> Result<V, E>,
     ) -> Result<V, Error<E>> {
-        self.run_by(key, Deadline::at(deadline), loader)
+        self.run_by(key, deadline.into(), loader)
     }
 
     /// Like [`run`](Group::run), but never waits for another caller.

@@ -5,14 +5,14 @@
 //! in, and handed down. Each wait inside takes from what is left; none starts afresh.
 //!
 //! ```
-//! use onefill::{Cache, Error, Load};
-//! use std::time::{Duration, Instant};
+//! use onefill::{Cache, Deadline, Error, Load};
+//! use std::time::Duration;
 //!
 //! # let pages: Cache<u64, String, std::io::Error> = Cache::builder("page")
 //! #     .ttl(Duration::from_secs(60)).workers(2)
 //! #     .loader(|load: &Load<'_, u64, String>| Ok(format!("page {}", load.key()))).build()?;
 //! // At the door of the request.
-//! let deadline = Instant::now() + Duration::from_millis(300);
+//! let deadline = Deadline::after(Duration::from_millis(300));
 //!
 //! // Everywhere below.
 //! match pages.with().deadline(deadline).get(&7) {

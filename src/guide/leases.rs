@@ -20,7 +20,7 @@
 //!
 //! - **A load is not much slower than a round trip.** Where a load takes a millisecond, `p` of them
 //!   are over before the losers have been told.
-//! - **There are few processes.** Two processes load twice; a source that notices has other troubles.
+//! - **There are few processes.** Two processes load twice, and that harms no source.
 //! - **Keys are seldom hot in two processes at once.** A herd in one process is coalesced without it.
 //!
 //! Then a [`Cache`](crate::Cache) without a fleet, or one whose values are on a fleet for other

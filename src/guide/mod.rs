@@ -1,4 +1,7 @@
-//! The guide: pages for people, not for names.
+//! The guide: by topic, not by type.
+//!
+//! *L1* is what a process keeps in its own memory, *the shared tier* what the processes of a fleet
+//! keep together; the other words are explained where they come first.
 //!
 //! - [`what_happens`]: which window does what; what happens when the loader fails, is slow, panics;
 //!   what happens when I invalidate. To be read before it is three in the morning.

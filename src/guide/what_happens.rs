@@ -94,7 +94,7 @@
 //! On a [fleet](crate::fleet::Fleet) the shared tier is told first: the value goes, and with it the
 //! right of whoever is loading the key, in any process, to store what it is loading. The L1 of
 //! another process learns of it by a notice, in well under a millisecond as a rule; if the notice
-//! is lost, its L1 TTL is the bound. If the tier cannot be told, this process forgets the key all
+//! is lost, the end of the copy is: its TTL, and its stale windows. If the tier cannot be told, this process forgets the key all
 //! the same, and the call says so.
 //!
 //! # What happens when the shared tier is in trouble

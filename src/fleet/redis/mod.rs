@@ -94,7 +94,7 @@
 //! | a list where a value should be | a load | replaced by the value | `report.foreign` |
 //! | a list where a lease should be | the wait for another process, then loads | given an end, and not removed | `report.foreign` |
 //! | bytes that are no envelope, or another key's | a load | replaced by the value | [`undecodable`](crate::Stats::undecodable) |
-//! | nothing is heard: cut off, not allowed, 7 s of silence | hits in L1 for a second | as ever | `hears`, `report.deaf` |
+//! | nothing is heard: just started, cut off, not allowed, 7 s of silence | hits in L1 for a second | as ever | `hears`, `report.deaf` |
 //!
 //! # Limits
 //!
