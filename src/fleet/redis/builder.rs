@@ -218,6 +218,7 @@ mod tests {
     fn what_means_nothing_is_refused() {
         let error = Fleet::redis("redis://h").pool_size(0).build().unwrap_err();
         assert_eq!(error.to_string(), "pool_size is 0, but must be from 1 to 10000");
+        assert!(Fleet::redis("redis://h").pool_size(u32::MAX).build().is_err());
         let error = Fleet::redis("amqp://h").client(Client::default()).build().unwrap_err();
         assert!(error.to_string().starts_with("scheme of the url is \"amqp\""), "{error}");
     }

@@ -406,6 +406,10 @@ mod tests {
     fn urls_that_mean_nothing_are_refused_and_keep_their_secrets() {
         let urls = [
             ("secret", "url is without a scheme, but"),
+            ("redis://h#secret", "host of the url is something with a character"),
+            ("redis:// h", "host of the url is something with a character"),
+            ("redis://h\r\nX", "host of the url is something with a character"),
+            ("redis://h:+1", "port of the url is no such number"),
             ("http://h", "scheme of the url is \"http\", but"),
             ("redis", "url is without a scheme, but"),
             ("redisss://h", "scheme of the url is \"redisss\", but"),

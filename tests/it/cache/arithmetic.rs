@@ -268,3 +268,16 @@ fn sizes_of_nothing_hold_nothing_and_break_nothing() {
         assert!(begun.elapsed() < secs(10));
     });
 }
+
+/// Room is made for all of them at once, so more than there can be is refused.
+#[test]
+fn more_workers_or_a_longer_queue_than_there_can_be_are_refused() {
+    for built in [
+        plain().queue(usize::MAX).build(),
+        plain().workers(usize::MAX).build(),
+        plain().workers(0).build(),
+    ] {
+        assert!(built.is_err());
+    }
+    assert!(plain().queue(1_000_000).build().is_ok());
+}
