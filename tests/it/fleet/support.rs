@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use onefill::fleet::memory::{Memory, Op};
 use onefill::fleet::{
-    Acquired, Committed, Entry, Epoch, Event, Fleet, FleetBuilder, Key, Lease, Listener, Origin,
-    Ownership, Reaction, Seen, Stored, Table, Tier, Token, codec,
+    Acquired, Committed, Entry, Epoch, Event, Fleet, FleetBuilder, Key, Lease, Listener, News,
+    Notice, Origin, Ownership, Reaction, Seen, Stored, Table, Tier, Token, codec,
 };
 use onefill::{Answer, Cache, CacheBuilder, Deadline, Error, Fill, Load, TierError};
 
@@ -248,6 +248,10 @@ pub(super) struct Tapped {
     pub(super) endless: bool,
     /// Whether it panics, whatever it is asked.
     pub(super) panics: AtomicBool,
+    /// Whether a notice comes with the answer to each claim.
+    pub(super) noisy: bool,
+    /// How many claims it has answered with something of no use, if it does so.
+    pub(super) rubbish: Option<AtomicUsize>,
     pub(super) renewers: Mutex<Vec<ThreadId>>,
     pub(super) listener: Mutex<Option<Weak<dyn Listener>>>,
 }
@@ -257,7 +261,8 @@ impl Tapped {
         let memory = Arc::clone(memory);
         let (renewers, listener) = (Mutex::default(), Mutex::default());
         let panics = AtomicBool::new(false);
-        Tapped { memory, deaf: false, endless: false, panics, renewers, listener }
+        let (deaf, endless, noisy) = (false, false, false);
+        Tapped { memory, deaf, endless, panics, noisy, rubbish: None, renewers, listener }
     }
 
     fn trip(&self) {
@@ -295,6 +300,14 @@ impl Tier for Tapped {
         deadline: Deadline,
     ) -> Result<Acquired, TierError> {
         self.trip();
+        if let Some(answered) = &self.rubbish {
+            answered.fetch_add(1, SeqCst);
+            return Ok(Acquired::Hit(Stored { bytes: b"rubbish".to_vec(), left: Some(TTL) }));
+        }
+        if self.noisy {
+            let news = News::Invalidated { key: key.fingerprint() };
+            self.tell(&Event::Notice(Notice { from: Origin::random(), news }));
+        }
         Ok(match self.memory.acquire(key, lease, seen, deadline)? {
             Acquired::Held { .. } if self.endless => {
                 Acquired::Held { holder: None, left: Duration::ZERO }

@@ -1,7 +1,7 @@
 //! Trouble with the shared tier is neither an outage nor a stampede.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -490,5 +490,20 @@ fn a_tier_that_panics_is_one_in_trouble() {
             stage.end_with("tea");
             assert_eq!(caller.join().unwrap().unwrap().source(), Source::Loaded);
         });
+    });
+}
+
+/// A tier may answer each claim with what the claim says is of no use. It is not asked for ever.
+#[test]
+fn a_tier_that_answers_with_rubbish_is_done_without() {
+    within(|| {
+        let link = Arc::new(Memory::new().peer());
+        let rubbish = Some(AtomicUsize::new(0));
+        let tier = Arc::new(Tapped { rubbish, ..Tapped::new(&link) });
+        let loader = |_: &Asked<'_>| Ok(Fill::new("tea".into()));
+        let one = on(Arc::clone(&tier), link, |f| f, |c| c.loader(loader));
+        assert_eq!(one.get(7).unwrap().source(), Source::Alone);
+        let answered = tier.rubbish.as_ref().unwrap().load(SeqCst);
+        assert!((1..10).contains(&answered), "{answered}");
     });
 }
