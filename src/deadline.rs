@@ -76,6 +76,15 @@ impl Deadline {
         }
     }
 
+    /// An equal part of what is left, for the first of so many.
+    #[cfg(any(feature = "r2d2_redis", feature = "redis"))]
+    pub(crate) fn share(self, among: usize) -> Deadline {
+        match self.remaining() {
+            None => Deadline::NEVER,
+            Some(left) => Deadline::after(left / among.max(1) as u32),
+        }
+    }
+
     /// The earlier of the two.
     ///
     /// ```

@@ -1,5 +1,6 @@
 //! Every public error, in the order of the methods that return it.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,6 +220,12 @@ impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
 }
 
 /// The errors of caches and fleets.
+/// What a panic said, if it was said with a string.
+pub(crate) fn said(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+}
+
 #[cfg(feature = "cache")]
 mod of_caches {
     use std::fmt;

@@ -130,16 +130,19 @@ impl Policy {
     ///
     /// Drawn once for each load, so that all tiers agree. `draw` is uniform over all of `u64`.
     pub(crate) fn lifetime(&self, ttl: Duration, draw: u64) -> Option<Lifetime> {
-        let fresh = jittered(ttl, self.jitter, draw);
-        let kept = fresh.saturating_add(self.windows.longer());
-        (!fresh.is_zero()).then(|| Lifetime::new(fresh, kept))
+        self.lifetime_and(self.windows.longer(), ttl, draw)
     }
 
     /// The same of an absence, with [`absent_ttl`](Policy::absent_ttl) or one that the loader chose.
     /// No window applies to it, so it is kept for no longer than it is fresh.
     pub(crate) fn absence_lifetime(&self, ttl: Duration, draw: u64) -> Option<Lifetime> {
+        self.lifetime_and(Duration::ZERO, ttl, draw)
+    }
+
+    /// The same of an entry that is kept for a `window` past its freshness.
+    fn lifetime_and(&self, window: Duration, ttl: Duration, draw: u64) -> Option<Lifetime> {
         let fresh = jittered(ttl, self.jitter, draw);
-        (!fresh.is_zero()).then(|| Lifetime::new(fresh, fresh))
+        (!fresh.is_zero()).then(|| Lifetime::new(fresh, fresh.saturating_add(window)))
     }
 
     /// Before this moment no refresh is to follow the one that failed at `failed`.

@@ -722,7 +722,7 @@ fn arguments_that_make_no_sense_are_refused_with_the_reason() {
         (&["--instances", "2", "storm"], "--instances"),
         (&["replay", "-", "--instances", "0"], "--instances"),
         (&["replay", "-", "--json"], "--instances"),
-        (&["replay", "-", "--report", "/tmp/report.html"], "--instances"),
+        (&["replay", "-", "--report", "report.html"], "--instances"),
         (&["replay", "-", "--json", "--longest-pause", "1s"], "--instances"),
         (&["replay", "-", "--instances", "2", "--cost", "cpu"], "--cost"),
         (&["replay", "-", "--instances", "2", "--ttl", "0"], "--ttl"),

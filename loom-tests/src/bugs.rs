@@ -154,7 +154,7 @@ pub const BUGS: &[Bug] = &[
         name: "panic_lands_nothing",
         edits: &[Edit(
             LEAD,
-            "self.finish(Outcome::Panicked(message(payload.as_ref())), |_| ());",
+            "self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)), |_| ());",
             "self.over = true;",
         )],
         caught_by: &[("landing::a_panic_is_not_a_hang", DEADLOCK)],
@@ -601,8 +601,8 @@ pub const BUGS: &[Bug] = &[
         name: "remove_before_forget",
         edits: &[Edit(
             CACHE,
-            "self.room.group.forget(key); drop(self.room.local.remove(key));",
-            "drop(self.room.local.remove(key)); self.room.group.forget(key);",
+            "self.group.forget(key); drop(self.local.remove(key));",
+            "drop(self.local.remove(key)); self.group.forget(key);",
         )],
         caught_by: &[
             ("changes::what_was_invalidated_is_never_served", INVALIDATED),
@@ -658,8 +658,8 @@ pub const BUGS: &[Bug] = &[
         name: "wait_with_a_permit",
         edits: &[Edit(
             LADDER,
-            "let _lent = admission::lend(); self.group.join_now(key, deadline, now)",
-            "self.group.join_now(key, deadline, now)",
+            "let _lent = admission::lend(); self.group.join_by(key, deadline, now)",
+            "self.group.join_by(key, deadline, now)",
         )],
         caught_by: &[("reading::who_waits_for_another_load_lends_its_permit", DEADLOCK)],
     },

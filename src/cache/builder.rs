@@ -325,8 +325,8 @@ where
         at_least_one("admission", self.admission)?;
         at_least_one("workers", self.workers.unwrap_or(REFRESHERS))?;
         // Room is made for all of them at once.
-        at_most("workers", self.workers.unwrap_or(REFRESHERS), MOST)?;
-        at_most("queue", self.queue, MOST)?;
+        at_most_a_million("workers", self.workers.unwrap_or(REFRESHERS))?;
+        at_most_a_million("queue", self.queue)?;
         let absences = self.absent_capacity.unwrap_or(match &self.capacity {
             Capacity::Entries(entries) => entries / 10,
             Capacity::Weight(..) => 1_000,
@@ -354,11 +354,9 @@ where
     }
 }
 
-/// More threads than there can be, and more loads than can wait for one.
-const MOST: usize = 1_000_000;
-
-fn at_most(field: &'static str, value: usize, most: usize) -> Result<(), BuildError> {
-    if value > most { Err(BuildError::new(field, value, "at most 1000000")) } else { Ok(()) }
+/// Beyond that there are more threads than a system has, and more loads than can wait for one.
+fn at_most_a_million(field: &'static str, value: usize) -> Result<(), BuildError> {
+    if value > 1_000_000 { Err(BuildError::new(field, value, "at most 1000000")) } else { Ok(()) }
 }
 
 fn at_least_one(field: &'static str, value: usize) -> Result<(), BuildError> {

@@ -312,7 +312,7 @@ where
         now: Option<Instant>,
     ) -> Result<Join<'_, K, Filled<V>, E>, E> {
         let _lent = admission::lend();
-        self.group.join_now(key, deadline, now)
+        self.group.join_by(key, deadline, now)
     }
 
     /// What a leader does, on the calling thread: the fleet, if the cache is on one, then

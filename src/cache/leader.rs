@@ -169,6 +169,9 @@ where
         // How many answers in a row were of no use.
         let mut useless = 0;
         loop {
+            if useless > USELESS {
+                return self.knowing(&known).load_degraded(lead, at, remote);
+            }
             at.mark = shared.mark(key);
             let asked = room.clock.exact();
             let answer = budget
@@ -192,21 +195,18 @@ where
                 }
                 Ok(Ask::Found(found)) => match self.accept(found) {
                     Ok(kept) => return self.land(lead, kept, at, remote),
-                    Err(found) if useless < USELESS => {
+                    Err(found) => {
                         known = self.adopt(&lead, found.kept, at, remote).or(known);
                         seen = found.seen;
                         useless += 1;
                         continue;
                     }
-                    Err(_) => return self.knowing(&known).load_degraded(lead, at, remote),
                 },
-                Ok(Ask::Again(again)) if useless < USELESS => {
+                Ok(Ask::Again(again)) => {
                     seen = again;
                     useless += 1;
                     continue;
                 }
-                // It is replaced faster than it can be looked at, or not as it should be.
-                Ok(Ask::Again(_)) => return self.knowing(&known).load_degraded(lead, at, remote),
                 Ok(Ask::Held { holder, left }) => (holder, left),
             };
             (waited, useless) = (true, 0);
@@ -502,8 +502,8 @@ where
     }
 }
 
-/// So many answers in a row may be of no use: each is replaced, and what is there then is another
-/// one of no use.
+/// So many answers in a row may be of no use. With more, what is there is replaced faster than it
+/// can be looked at, or not as it should be.
 const USELESS: u32 = 3;
 
 /// When a load ended, and how long it took.

@@ -140,6 +140,18 @@ impl<K, V, E> Room<K, V, E> {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// Forgets a key in this process.
+    fn forget(&self, key: &K)
+    where
+        K: Hash + Eq + Clone,
+        V: Clone,
+    {
+        // The flight first: once it is forgotten it cannot store any more, and what it stored
+        // before is removed then (seeded bug: `remove_before_forget`).
+        self.group.forget(key);
+        drop(self.local.remove(key));
+    }
+
     /// Closes the workers, and says how many of them were still busy at the deadline.
     fn close(&self, deadline: Deadline) -> usize {
         // First, or a call whose job the workers give back would not know why (seeded bug:
@@ -357,7 +369,7 @@ where
             (Some(remote), Some(fleet_key), _) => remote.invalidate(fleet_key),
             _ => Ok(()),
         };
-        let displaced = match filled {
+        match filled {
             Some((mut kept, Some(_))) => {
                 // The weigher is the user's, and the others have been told.
                 let unknown = Unknown { room, key };
@@ -373,14 +385,10 @@ where
                     }
                     displaced = Some(room.local.store(key, kept, weight));
                 });
-                displaced
+                drop(displaced);
             }
-            _ => {
-                room.group.forget(key);
-                Some(room.local.remove(key))
-            }
-        };
-        drop(displaced);
+            _ => room.forget(key),
+        }
         told
     }
 
@@ -411,10 +419,7 @@ where
         let remote = self.room.remote.as_ref().map(|remote| (remote, remote.key(key)));
         let _writing = remote.as_ref().map(|(remote, key)| remote.shared().write(key));
         let told = remote.as_ref().map_or(Ok(()), |(remote, key)| remote.invalidate(key));
-        // The flight first: once it is forgotten it cannot store any more, and what it stored
-        // before is removed then (seeded bug: `remove_before_forget`).
-        self.room.group.forget(key);
-        drop(self.room.local.remove(key));
+        self.room.forget(key);
         told
     }
 
@@ -484,8 +489,8 @@ where
 
     /// Hands what [`stats`](Cache::stats) says to the installed `metrics` recorder: the counters
     /// `onefill_calls_total` (by `end`) and `onefill_events_total` (by `event`), the gauges
-    /// `onefill_now` (by `what`), `onefill_oldest_flight_seconds`, `onefill_load_seconds` and `onefill_call_seconds` (by `quantile`),
-    /// all by `cache`. To be called every few seconds, or when somebody comes to scrape.
+    /// `onefill_now` (by `what`), `onefill_oldest_flight_seconds`, `onefill_load_seconds` and
+    /// `onefill_call_seconds` (by `quantile`), all by `cache`. To be called every few seconds, or when somebody comes to scrape.
     ///
     /// ```
     /// # use onefill::Cache;
@@ -535,8 +540,7 @@ struct Unknown<'a, K: Hash + Eq + Clone, V: Clone, E> {
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Drop for Unknown<'_, K, V, E> {
     fn drop(&mut self) {
-        let mut displaced = None;
-        self.room.group.forget_and(self.key, || displaced = Some(self.room.local.remove(self.key)));
+        self.room.forget(self.key);
     }
 }
 

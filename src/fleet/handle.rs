@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
-use crate::error::{Refusal, TierError};
+use crate::error::{Refusal, TierError, said};
 use crate::sync::{Arc, Condvar, Mutex};
 use crate::telemetry;
 
@@ -22,8 +22,9 @@ use super::token::{Epoch, Origin, Token};
 ///
 /// It stands between caches and [`Tier`]: it leaves a tier in trouble alone for a while (a breaker,
 /// reads and writes apart: open after three troubles in a row, for 250 ms, doubling up to 5 s; and
-/// at once for 5 s where a setting is wrong, such as a password), it renews leases, and it hears what other processes do. When the last handle and the last cache on
-/// it are gone, so are its thread and its ear.
+/// at once for 5 s where a setting is wrong, such as a password), it renews leases, and it hears
+/// what other processes do. When the last handle and the last cache on it are gone, so are its
+/// thread and its ear.
 ///
 /// # Example
 ///
@@ -609,9 +610,8 @@ impl Shared {
 /// of an invalidation, or while another panic is on its way.
 pub(super) fn contained<T>(ask: impl FnOnce() -> Result<T, TierError>) -> Result<T, TierError> {
     catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<&str>().copied();
-        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Err(TierError::Garbled(format!("it panicked: {}", said.unwrap_or("not with a string"))))
+        let what = said(&*panic).unwrap_or("not with a string");
+        Err(TierError::Garbled(format!("it panicked: {what}")))
     })
 }
 

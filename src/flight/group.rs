@@ -404,7 +404,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     }
 
     /// [`join`](Group::join), by a caller that has read the clock `now`, or has not.
-    pub(super) fn join_by(
+    pub(crate) fn join_by(
         &self,
         key: &K,
         deadline: Deadline,

@@ -1,11 +1,10 @@
 //! [`Lead`]: the duty to land a flight.
 
-use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use crate::error::Error;
+use crate::error::{Error, said};
 use crate::sync::{Arc, Handle};
 
 use super::{FailurePolicy, Flight, Group, Outcome, waits};
@@ -118,7 +117,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
         match catch_unwind(AssertUnwindSafe(loader)) {
             Ok(result) => self.land_storing(result, store),
             Err(payload) => {
-                self.finish(Outcome::Panicked(message(payload.as_ref())), |_| ());
+                self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)), |_| ());
                 drop(self);
                 resume_unwind(payload)
             }
@@ -252,9 +251,4 @@ impl<K, V, E> fmt::Debug for Lead<'_, K, V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lead").finish_non_exhaustive()
     }
-}
-
-fn message(payload: &(dyn Any + Send)) -> Option<Arc<str>> {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).map(Arc::from)
 }

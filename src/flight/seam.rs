@@ -15,16 +15,6 @@ use super::registry::Role;
 use super::waits::{self, ThreadNo};
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
-    /// [`join`](Group::join), by a caller that may just have read the clock.
-    pub(crate) fn join_now(
-        &self,
-        key: &K,
-        deadline: Deadline,
-        now: Option<Instant>,
-    ) -> Result<Join<'_, K, V, E>, Error<E>> {
-        self.join_by(key, deadline, now)
-    }
-
     /// Makes the caller lead, if nobody does.
     pub(crate) fn try_lead(&self, key: &K) -> Option<Lead<'_, K, V, E>> {
         let hash = self.registry.hash(key);

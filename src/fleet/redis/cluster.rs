@@ -10,7 +10,6 @@ use std::ops::RangeInclusive;
 
 use super::connection::Connection;
 use super::refusal::refused;
-use super::sentinel::share;
 use super::{Client, Command, Dial, Reply, Server, Subscription, Wire};
 use crate::deadline::Deadline;
 use crate::error::{BuildError, TierError};
@@ -110,7 +109,7 @@ impl Cluster {
         all.rotate_left(first);
         let mut last = None;
         for (tried, server) in all.iter().enumerate() {
-            match ask(server, share(deadline, all.len() - tried)) {
+            match ask(server, deadline.share(all.len() - tried)) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => last = Some(error),
             }

@@ -1,6 +1,5 @@
 //! [`Pool`]: connections that are kept for the next call.
 
-use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::{Command, Dial, Reply, Subscription, Wire, refusal};
 use crate::deadline::Deadline;
-use crate::error::{Refusal, TierError};
+use crate::error::{Refusal, TierError, said};
 use crate::sync::{Arc, Mutex};
 
 /// The threads of a pool, which make connections and end idle ones.
@@ -254,10 +253,6 @@ impl Shared {
             }
         }
     }
-}
-
-fn said(panic: &(dyn Any + Send)) -> Option<&str> {
-    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(|s| &**s))
 }
 
 /// Makes connections for r2d2, and tells it which are of no more use.

@@ -81,7 +81,7 @@ impl Sentinel {
         for tried in 0..all {
             let index = (first + tried) % all;
             // One share is left for the master.
-            let share = share(deadline, all - tried + 1);
+            let share = deadline.share(all - tried + 1);
             match self.ask(&self.sentinels[index], share) {
                 Ok(master) => match connect_master(&master, deadline) {
                     Ok(connection) => {
@@ -131,14 +131,6 @@ fn connect_master(master: &Server, deadline: Deadline) -> Result<Connection, Tie
             Ok(connection)
         }
         _ => Err(TierError::Unreachable(format!("{} is no master any more", master.peer()))),
-    }
-}
-
-/// An equal part of what is left, for the first of so many.
-pub(super) fn share(deadline: Deadline, among: usize) -> Deadline {
-    match deadline.remaining() {
-        None => Deadline::NEVER,
-        Some(left) => Deadline::after(left / among.max(1) as u32),
     }
 }
 
