@@ -151,7 +151,7 @@ fn a_refresh_that_was_overtaken_by_an_invalidation_is_kept_nowhere(client: Clien
     stage.end_with("first");
     assert_eq!(one.value(7), "first");
     stage.begun();
-    thread::sleep(ms(60));
+    thread::sleep(ms(80));
     assert!(one.get(7).unwrap().is_stale());
     stage.begun();
     two.cache.invalidate(&7).unwrap();
@@ -244,8 +244,8 @@ fn a_copy_ends_with_its_record(client: Client) {
         if value != "1" {
             break;
         }
-        // Of a record, what is left is told in whole milliseconds.
-        assert!(asked < over + ms(5), "served {:?} after its end", asked - over);
+        // Of a record, what is left is told in whole milliseconds; the clock of hits is a tick behind.
+        assert!(asked < over + ms(15), "served {:?} after its end", asked - over);
         thread::sleep(ms(10));
     }
     assert_eq!(one.value(7), "2");

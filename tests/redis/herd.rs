@@ -425,7 +425,7 @@ fn a_refresh_gives_back_its_lease(client: Client) {
     })
     .hearing();
     assert_eq!(one.value(7), "7: 1");
-    thread::sleep(ms(60));
+    thread::sleep(ms(80));
     let answer = one.get(7).unwrap();
     assert_eq!(answer.value().unwrap(), "7: 1");
     assert!(answer.is_stale());
