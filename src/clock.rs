@@ -1,14 +1,4 @@
-//! [`Clock`]: where the time comes from.
-//!
-//! To look an entry up takes about 12 ns, and [`Instant::now`](std::time::Instant::now) another 20
-//! to 30. So there are two ways to ask. [`Clock::now`] is for hits: on Linux it reads what the
-//! kernel noted at its last timer tick, which takes 2 or 3. [`Clock::exact`] is for what happens
-//! once in a load: when the entry was loaded, and what that cost.
-//!
-//! The cheap reading lags behind the exact one and is never ahead of it. So an entry with exact
-//! stamps is never taken for expired before its time, and may be served for one tick after it. A
-//! tick is 4 ms on most kernels and from 1 to 10 ms on others, and a virtual machine that does not
-//! get its turn can miss one or two.
+//! [`Clock`]: where the time comes from, the system or a test.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,11 +8,7 @@ use std::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::freshness::{Moment, nanos};
-
-/// What a clock reads at its start: 100 years, ten times the longest lifetime of an entry. An
-/// entry that comes from elsewhere may be older than the clock, and its past must have a number.
-const START: u64 = 100 * 365 * 24 * 60 * 60 * 1_000_000_000;
+use crate::moment::{Moment, START, nanos};
 
 /// Where a cache takes the time from: the system, or a test.
 ///
@@ -65,7 +51,7 @@ impl Clock {
 
     /// A clock that stands still until it is [advanced](Clock::advance).
     pub fn manual() -> Clock {
-        Clock(Source::Manual(Arc::new(AtomicU64::new(START))))
+        Clock(Source::Manual(Arc::new(AtomicU64::new(START.0))))
     }
 
     /// Moves a manual clock and all its clones forward by `by`.
@@ -84,20 +70,26 @@ impl Clock {
     /// The time, as of the last tick: for hits. Never ahead of [`exact`](Clock::exact).
     #[inline]
     pub(crate) fn now(&self) -> Moment {
-        self.read(system::ticked)
+        self.read(Moment::ticked)
     }
 
     /// The time: for stamps, and for what a load costs.
     pub(crate) fn exact(&self) -> Moment {
-        self.read(system::exact)
+        self.read(Moment::now)
+    }
+
+    /// The time, for one that has [read](Moment::now) the system's clock just now: a clock that is
+    /// the system's need not be read again.
+    pub(crate) fn at(&self, now: Moment) -> Moment {
+        self.read(|| now)
     }
 
     #[inline]
-    fn read(&self, system: impl FnOnce() -> u64) -> Moment {
-        Moment::from_nanos(match &self.0 {
-            Source::System => START.saturating_add(system()),
-            Source::Manual(hand) => hand.load(Ordering::Relaxed),
-        })
+    fn read(&self, system: impl FnOnce() -> Moment) -> Moment {
+        match &self.0 {
+            Source::System => system(),
+            Source::Manual(hand) => Moment(hand.load(Ordering::Relaxed)),
+        }
     }
 }
 
@@ -113,54 +105,10 @@ impl fmt::Debug for Clock {
         match self.0 {
             Source::System => f.write_str("Clock(system)"),
             Source::Manual(_) => {
-                let moved = self.exact().since(Moment::from_nanos(START));
+                let moved = self.exact().since(START);
                 write!(f, "Clock(manual, at {moved:?})")
             }
         }
-    }
-}
-
-/// Nanoseconds of the system's monotonic clock, read in two ways with one origin.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod system {
-    use rustix::time::{ClockId, clock_gettime};
-
-    /// As of the kernel's last timer tick.
-    #[inline]
-    pub(super) fn ticked() -> u64 {
-        read(ClockId::MonotonicCoarse)
-    }
-
-    #[inline]
-    pub(super) fn exact() -> u64 {
-        read(ClockId::Monotonic)
-    }
-
-    #[inline]
-    fn read(clock: ClockId) -> u64 {
-        // Both parts count up from the start of the machine: neither is ever negative.
-        let time = clock_gettime(clock);
-        (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
-    }
-}
-
-/// Elsewhere the standard library's clock, for hits too.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-mod system {
-    use std::time::Instant;
-
-    use crate::sync::LazyLock;
-
-    static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-    #[inline]
-    pub(super) fn ticked() -> u64 {
-        exact()
-    }
-
-    #[inline]
-    pub(super) fn exact() -> u64 {
-        u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -217,9 +165,9 @@ mod tests {
     fn a_manual_clock_stops_at_its_last_moment() {
         let clock = Clock::manual();
         clock.advance(Duration::MAX);
-        assert_eq!(clock.now(), Moment::from_nanos(u64::MAX));
+        assert_eq!(clock.now(), Moment(u64::MAX));
         clock.advance(ms(1));
-        assert_eq!(clock.now(), Moment::from_nanos(u64::MAX));
+        assert_eq!(clock.now(), Moment(u64::MAX));
     }
 
     #[test]

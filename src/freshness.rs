@@ -17,47 +17,17 @@
 use std::time::Duration;
 
 use crate::error::BuildError;
+use crate::moment::{Moment, nanos};
 
 /// The longest TTL, the longest window, and the longest that any tier keeps an entry: 10 years.
 /// Whatever is longer, [`Duration::MAX`] included, means this.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// Jitter leaves at least this much of a TTL, unless the TTL itself is shorter.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// [`LONGEST`] in nanoseconds.
+const MOST: u64 = LONGEST.as_nanos() as u64;
 
-/// A reading of a monotonic clock: nanoseconds since its origin.
-///
-/// Only readings of one clock can be compared. A clock must read at least [`LONGEST`] from its
-/// start on: then the moment at which an entry from elsewhere was loaded has a number, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Moment(u64);
-
-impl Moment {
-    pub(crate) const fn from_nanos(nanos: u64) -> Moment {
-        Moment(nanos)
-    }
-
-    /// `wait` later, or the last moment there is.
-    pub(crate) fn plus(self, wait: Duration) -> Moment {
-        Moment(self.0.saturating_add(nanos(wait)))
-    }
-
-    /// `age` earlier, or the origin.
-    pub(crate) fn minus(self, age: Duration) -> Moment {
-        Moment(self.0.saturating_sub(nanos(age)))
-    }
-
-    /// The time from `earlier` to this moment; zero if `earlier` is the later one, so a clock that
-    /// seems to run backwards stands still.
-    pub(crate) fn since(self, earlier: Moment) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-
-/// `duration` in nanoseconds, at most the 584 years that fit.
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
+/// Jitter leaves at least this much of a TTL, unless the TTL itself is shorter: 1 ms, in nanoseconds.
+const SHORTEST: u64 = 1_000_000;
 
 /// How long an entry may be served after its freshness has ended: two windows, independent of each
 /// other, both counted from the end of freshness ([RFC 5861]). Zero closes a window.
@@ -141,8 +111,8 @@ impl Policy {
 
     /// The same of an entry that is kept for a `window` past its freshness.
     fn lifetime_and(&self, window: Duration, ttl: Duration, draw: u64) -> Option<Lifetime> {
-        let fresh = jittered(ttl, self.jitter, draw);
-        (!fresh.is_zero()).then(|| Lifetime::new(fresh, fresh.saturating_add(window)))
+        let fresh = jittered(nanos(ttl), self.jitter, draw);
+        (fresh > 0).then(|| Lifetime::of(fresh, fresh.saturating_add(nanos(window))))
     }
 
     /// Before this moment no refresh is to follow the one that failed at `failed`.
@@ -151,17 +121,17 @@ impl Policy {
     }
 }
 
-/// `ttl`, shortened by a fraction of itself that is uniform from 0 up to, but not including,
-/// `jitter`. `draw` is uniform over all of `u64`.
+/// `ttl`, in nanoseconds, shortened by a fraction of itself that is uniform from 0 up to, but not
+/// including, `jitter`. `draw` is uniform over all of `u64`.
 ///
 /// It never gets longer, so nothing is served for longer than was promised. It never gets shorter
 /// than 1 ms, unless `ttl` is. With a jitter of 0 it is `ttl`; it is zero only if `ttl` is.
-fn jittered(ttl: Duration, jitter: f64, draw: u64) -> Duration {
-    let ttl = ttl.min(LONGEST);
+fn jittered(ttl: u64, jitter: f64, draw: u64) -> u64 {
+    let ttl = ttl.min(MOST);
     // The conversion to an integer saturates, and makes a zero of NaN.
-    let most = (nanos(ttl) as f64 * jitter) as u64;
+    let most = (ttl as f64 * jitter) as u64;
     let cut = (u128::from(most) * u128::from(draw)) >> u64::BITS;
-    ttl.saturating_sub(Duration::from_nanos(cut as u64)).max(ttl.min(SHORTEST))
+    ttl.saturating_sub(cut as u64).max(ttl.min(SHORTEST))
 }
 
 /// `draw`, uniform over all of `u64`, as a number in (0, 1].
@@ -176,25 +146,30 @@ pub(crate) fn unit_draw(draw: u64) -> f64 {
 /// what its writer drew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifetime {
-    fresh: Duration,
-    kept: Duration,
+    /// In nanoseconds, as a [`Moment`] is: each load adds them to one.
+    fresh: u64,
+    kept: u64,
 }
 
 impl Lifetime {
     /// Fresh for `fresh`, kept for `kept`. Neither is longer than [`LONGEST`], and freshness ends
     /// with the keeping, whatever a damaged record may say.
     pub(crate) fn new(fresh: Duration, kept: Duration) -> Lifetime {
-        let kept = kept.min(LONGEST);
+        Lifetime::of(nanos(fresh), nanos(kept))
+    }
+
+    fn of(fresh: u64, kept: u64) -> Lifetime {
+        let kept = kept.min(MOST);
         Lifetime { fresh: fresh.min(kept), kept }
     }
 
     pub(crate) fn fresh(self) -> Duration {
-        self.fresh
+        Duration::from_nanos(self.fresh)
     }
 
     /// Freshness and the longer of the two windows.
     pub(crate) fn kept(self) -> Duration {
-        self.kept
+        Duration::from_nanos(self.kept)
     }
 }
 
@@ -235,8 +210,8 @@ impl Span {
     pub(crate) fn loaded(loaded: Moment, lifetime: Lifetime, at_most: Duration) -> Span {
         Span {
             loaded,
-            fresh_until: loaded.plus(lifetime.fresh),
-            kept_until: loaded.plus(lifetime.kept.min(at_most)),
+            fresh_until: loaded.plus_nanos(lifetime.fresh),
+            kept_until: loaded.plus_nanos(lifetime.kept.min(nanos(at_most))),
         }
     }
 
@@ -256,13 +231,13 @@ impl Span {
     pub(crate) fn copied(asked: Moment, lifetime: Lifetime, left: Left, at_most: Duration) -> Span {
         let left = match left {
             Left::NoEnd => lifetime.kept,
-            Left::Time(left) => left.min(lifetime.kept),
+            Left::Time(left) => nanos(left).min(lifetime.kept),
         };
-        let loaded = asked.minus(lifetime.kept.saturating_sub(left));
+        let loaded = asked.minus(Duration::from_nanos(lifetime.kept - left));
         Span {
             loaded,
-            fresh_until: loaded.plus(lifetime.fresh),
-            kept_until: asked.plus(left.min(at_most)),
+            fresh_until: loaded.plus_nanos(lifetime.fresh),
+            kept_until: asked.plus_nanos(left.min(nanos(at_most))),
         }
     }
 
@@ -286,6 +261,11 @@ impl Span {
         } else {
             Phase::Expired
         }
+    }
+
+    /// When its load ended.
+    pub(crate) fn loaded_at(&self) -> Moment {
+        self.loaded
     }
 
     /// How long ago it was loaded.
@@ -314,8 +294,9 @@ impl Span {
         // No draw of [`unit_draw`] is below 2^-53.
         let reach =
             nanos(cost) as f64 * beta * (f64::from(f64::MANTISSA_DIGITS) * std::f64::consts::LN_2);
-        // The conversion to an integer saturates, and makes a zero of NaN.
-        self.fresh_until.minus(Duration::from_nanos(reach.ceil() as u64))
+        // The conversion to an integer saturates, and makes a zero of NaN. What it cuts off is added.
+        let reach = if reach > 0.0 { (reach as u64).saturating_add(1) } else { 0 };
+        self.fresh_until.minus(Duration::from_nanos(reach))
     }
 
     /// Whether a fresh entry should be refreshed already, so that it is new again before it ends
@@ -382,6 +363,10 @@ mod tests {
     /// As the shared tier tells it `after` a record of this lifetime was written.
     fn left(lifetime: Lifetime, after: Duration) -> Left {
         Left::Time(lifetime.kept().saturating_sub(after))
+    }
+
+    fn jittered(ttl: Duration, jitter: f64, draw: u64) -> Duration {
+        Duration::from_nanos(super::jittered(nanos(ttl), jitter, draw))
     }
 
     /// Durations of all sizes, the extremes among them.

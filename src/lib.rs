@@ -108,6 +108,7 @@ mod freshness;
 pub mod guide;
 #[cfg(feature = "cache")]
 mod local;
+mod moment;
 #[cfg(feature = "cache")]
 mod stats;
 mod sync;

@@ -13,7 +13,8 @@ use quick_cache::sync::{Cache, EntryAction};
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
 use crate::fleet::Mark;
-use crate::freshness::{Moment, Span};
+use crate::freshness::Span;
+use crate::moment::Moment;
 
 /// When an entry was loaded, how long it lives, and when to think of refreshing it.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +39,17 @@ pub(crate) struct Kept<V> {
     pub(crate) stamp: Stamp,
 }
 
+/// A value that is remembered. Not a [`Kept`], which is larger.
 #[derive(Clone)]
-struct Entry<V> {
-    value: V,
-    stamp: Stamp,
+pub(crate) struct Entry<V> {
+    pub(crate) value: V,
+    pub(crate) stamp: Stamp,
+}
+
+impl<V> From<Entry<V>> for Kept<V> {
+    fn from(entry: Entry<V>) -> Self {
+        Kept { found: Some(entry.value), stamp: entry.stamp }
+    }
 }
 
 /// Gives a value's weight in units of the capacity.
@@ -74,18 +82,25 @@ pub(crate) struct Local<K, V> {
     heaviest: u64,
 }
 
-/// What an insertion pushed out, and whether there was room for what was inserted. To be dropped
-/// when no lock is held: it holds the user's keys and values.
+/// What an insertion pushed out, and what became of what was inserted. To be dropped when no lock
+/// is held: it holds the user's keys and values.
 #[must_use]
 pub(crate) struct Displaced<K, V> {
     _values: Evicted<K, Entry<V>>,
     _absences: Evicted<K, Stamp>,
-    pub(crate) refused: bool,
+    pub(crate) insertion: Option<Insertion>,
+}
+
+/// What became of what was to be remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Insertion {
+    Stored,
+    TooHeavy,
 }
 
 impl<K, V> Default for Displaced<K, V> {
     fn default() -> Self {
-        Displaced { _values: Evicted::default(), _absences: Evicted::default(), refused: false }
+        Displaced { _values: Evicted::default(), _absences: Evicted::default(), insertion: None }
     }
 }
 
@@ -131,26 +146,44 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     /// What is remembered of `key`, however old.
-    #[inline]
     pub(crate) fn get(&self, key: &K) -> Option<Kept<V>> {
-        if let Some(entry) = self.values.get(key) {
-            return Some(Kept { found: Some(entry.value), stamp: entry.stamp });
-        }
+        self.value(key).map(Kept::from).or_else(|| self.absence(key))
+    }
+
+    /// The value that is remembered of `key`.
+    #[inline]
+    pub(crate) fn value(&self, key: &K) -> Option<Entry<V>> {
+        self.values.get(key)
+    }
+
+    /// What is remembered of `key` if that it has no value.
+    pub(crate) fn absence(&self, key: &K) -> Option<Kept<V>> {
         let absence = if self.any_absences() { self.absences.get(key) } else { None };
         absence.map(|stamp| Kept { found: None, stamp })
     }
 
-    /// Remembers `kept` in place of whatever was remembered of `key`.
+    /// Remembers `kept` in place of whatever was remembered of `key`. What that displaces is put
+    /// where the caller drops it later.
     ///
     /// The caller holds the registry's lock for this key, so nobody else stores under it.
-    pub(crate) fn store(&self, key: &K, kept: Kept<V>, weight: u32) -> Displaced<K, V> {
-        let mut displaced = Displaced::default();
+    pub(crate) fn store(
+        &self,
+        key: &K,
+        kept: Kept<V>,
+        weight: u32,
+        displaced: &mut Displaced<K, V>,
+    ) {
+        displaced.insertion = Some(Insertion::Stored);
         match kept.found {
             Some(value) => {
                 let weight = weight.max(1);
                 let entry = Entry { value, stamp: Stamp { weight, ..kept.stamp } };
-                displaced._absences.first = self.remove_absence(key);
-                displaced.refused = u64::from(weight) > self.heaviest;
+                if self.any_absences() {
+                    displaced._absences.first = self.absences.remove(key);
+                }
+                if u64::from(weight) > self.heaviest {
+                    displaced.insertion = Some(Insertion::TooHeavy);
+                }
                 // What is refused is displaced itself, along with what it was to replace.
                 let displaced = &mut displaced._values;
                 self.values.insert_with_lifecycle(key.clone(), entry, displaced);
@@ -162,7 +195,6 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
                 self.absences.insert_with_lifecycle(key.clone(), kept.stamp, displaced);
             }
         }
-        displaced
     }
 
     /// What a value weighs. Runs the user's weigher: not under a lock.
@@ -196,12 +228,10 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     pub(crate) fn remove(&self, key: &K) -> Displaced<K, V> {
         let mut displaced = Displaced::default();
         displaced._values.first = self.values.remove(key);
-        displaced._absences.first = self.remove_absence(key);
+        if self.any_absences() {
+            displaced._absences.first = self.absences.remove(key);
+        }
         displaced
-    }
-
-    fn remove_absence(&self, key: &K) -> Option<(K, Stamp)> {
-        if self.any_absences() { self.absences.remove(key) } else { None }
     }
 
     #[inline]

@@ -92,9 +92,20 @@ impl Counts {
         add_one(&self.ends[end as usize]);
     }
 
+    /// Counts an event.
+    #[inline]
+    pub(crate) fn event(&self, event: Event) {
+        add_one(&self.events[event as usize]);
+    }
+
     /// How long a call took that L1 did not answer.
     pub(crate) fn call_took(&self, took: Duration) {
         self.waits.add(took);
+    }
+
+    /// How long a loader took.
+    pub(crate) fn load_took(&self, took: Duration) {
+        self.loads.add(took);
     }
 }
 
@@ -115,12 +126,7 @@ impl Counters {
 
     /// Counts an event.
     pub(crate) fn event(&self, event: Event) {
-        add_one(&self.here().events[event as usize]);
-    }
-
-    /// How long a loader took.
-    pub(crate) fn load_took(&self, took: Duration) {
-        self.threads.get_or_default().loads.add(took);
+        self.here().event(event);
     }
 
     pub(crate) fn snapshot(&self) -> Stats {

@@ -12,7 +12,7 @@ pub(crate) use real::*;
 pub(crate) use model::*;
 
 /// Where the clock is read in one way only, it needs an origin. No model waits for that.
-#[cfg(all(feature = "cache", not(any(target_os = "linux", target_os = "android"))))]
+#[cfg(not(all(feature = "cache", any(target_os = "linux", target_os = "android"))))]
 pub(crate) use std::sync::LazyLock;
 
 /// The primitives themselves, re-exported.
@@ -31,12 +31,14 @@ mod real {
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
+    use crate::moment::Moment;
+
     /// Hashes keys; seeded once per process, so that nobody outside can choose collisions.
     pub(crate) type KeyHasher = foldhash::fast::RandomState;
 
-    /// How long ago `then` was.
-    pub(crate) fn age(then: Instant) -> Duration {
-        then.elapsed()
+    /// How long ago `then` was, by the system's clock.
+    pub(crate) fn age(then: Moment) -> Duration {
+        Moment::now().since(then)
     }
 
     /// How many followers share a row. More do not make a herd leave sooner.
@@ -146,6 +148,8 @@ mod model {
     pub(crate) use loom::thread_local as local;
     pub(crate) use std::sync::Arc;
 
+    use crate::moment::Moment;
+
     /// Unseeded: which shard a key falls into must not differ between two runs of one schedule.
     pub(crate) type KeyHasher = foldhash::fast::FixedState;
 
@@ -199,10 +203,10 @@ mod model {
         AGED.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How long ago `then` was.
-    pub(crate) fn age(then: Instant) -> Duration {
+    /// How long ago `then` was, by the system's clock.
+    pub(crate) fn age(then: Moment) -> Duration {
         let days = AGED.fetch_add(0, Ordering::Relaxed) as u32;
-        then.elapsed() + days * Duration::from_secs(24 * 3600)
+        Moment::now().since(then) + days * Duration::from_secs(24 * 3600)
     }
 
     #[derive(Debug)]

@@ -26,6 +26,8 @@ mod flight;
 mod freshness;
 #[path = "stepped.rs"]
 mod local;
+#[path = "../../src/moment.rs"]
+mod moment;
 #[path = "../../src/stats.rs"]
 mod stats;
 #[path = "../../src/sync.rs"]

@@ -8,9 +8,10 @@ use std::hash::Hash;
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use crate::unstepped::{Capacity, Displaced, Kept, Stamp};
+pub(crate) use crate::unstepped::{Capacity, Displaced, Entry, Insertion, Kept, Stamp};
 
-use crate::freshness::{Moment, Span};
+use crate::freshness::Span;
+use crate::moment::Moment;
 use crate::unstepped;
 
 pub(crate) struct Local<K, V> {
@@ -37,8 +38,24 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     #[track_caller]
-    pub(crate) fn store(&self, key: &K, kept: Kept<V>, weight: u32) -> Displaced<K, V> {
-        self.step().store(key, kept, weight)
+    pub(crate) fn value(&self, key: &K) -> Option<Entry<V>> {
+        self.step().value(key)
+    }
+
+    #[track_caller]
+    pub(crate) fn absence(&self, key: &K) -> Option<Kept<V>> {
+        self.step().absence(key)
+    }
+
+    #[track_caller]
+    pub(crate) fn store(
+        &self,
+        key: &K,
+        kept: Kept<V>,
+        weight: u32,
+        displaced: &mut Displaced<K, V>,
+    ) {
+        self.step().store(key, kept, weight, displaced);
     }
 
     /// Looks at nothing that changes.

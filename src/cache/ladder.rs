@@ -2,15 +2,16 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::admission::{self, Lane};
+use crate::clock::Clock;
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::fleet::Mark;
 use crate::flight::{Join, Lead};
-use crate::freshness::{Moment, Phase, Windows};
+use crate::freshness::{Phase, Windows};
 use crate::local::{Kept, Stamp};
+use crate::moment::Moment;
 use crate::stats::{Counts, End};
 
 use super::leader::{Leader, Storage};
@@ -54,19 +55,35 @@ where
     ) -> Result<Answer<V>, E> {
         // Before the look: the user's `Hash`, `Eq` and `Clone` run in it already, and the entry need
         // not be kept while the counters are looked for.
-        let mut count = Count { counts: self.counters.here(), end: End::Panicked, started: None };
+        let mut count = Count { counts: self.counters.here(), end: End::Panicked };
         let now = self.clock.now();
-        match self.local.get(key) {
-            Some(kept)
-                if kept.stamp.is_quiet(now)
-                    && self.is_current(&kept.stamp)
-                    && !self.is_closed() =>
-            {
-                count.end = hit(&kept);
-                Ok(kept.answer(Source::Local, now))
+        // What is found is not made a `Kept` before it must be: it would be copied once more.
+        let kept = match self.local.value(key) {
+            Some(entry) if self.is_hit(&entry.stamp, now) => {
+                count.end = End::Hit;
+                let age = entry.stamp.span.age(now);
+                return Ok(Answer { found: Some(entry.value), source: Source::Local, age });
             }
-            kept => self.climb_counted(key, terms(), loader(), kept, now, count),
-        }
+            Some(entry) => Some(entry.into()),
+            None => match self.local.absence(key) {
+                Some(absence) if self.is_hit(&absence.stamp, now) => {
+                    count.end = End::AbsentHit;
+                    return Ok(absence.answer(Source::Local, now));
+                }
+                absence => absence,
+            },
+        };
+        self.climb_counted(key, terms(), loader(), kept, now, count)
+    }
+
+    /// Whether an entry is served and nothing else is done: it is fresh, no refresh need be thought
+    /// of, and it is not in doubt.
+    #[inline]
+    fn is_hit(&self, stamp: &Stamp, now: Moment) -> bool {
+        stamp.span.is_fresh(now)
+            && now < stamp.refresh_from
+            && self.is_current(stamp)
+            && !self.is_closed()
     }
 
     #[cold]
@@ -79,9 +96,9 @@ where
         now: Moment,
         mut count: Count<'_>,
     ) -> Result<Answer<V>, E> {
-        let started = Instant::now();
-        count.started = Some(started);
-        let result = self.climb(key, terms, loader, kept, now, started);
+        let (counts, clock) = (count.counts, &self.clock);
+        let mut times = Times { counts, clock, started: Moment::now(), ended: None };
+        let result = self.climb(key, terms, loader, kept, now, &mut times);
         count.end = end(&result);
         result
     }
@@ -93,7 +110,7 @@ where
         mut loader: Loader<'_, K, V, E>,
         kept: Option<Kept<V>>,
         now: Moment,
-        started: Instant,
+        times: &mut Times<'_>,
     ) -> Result<Answer<V>, E> {
         if self.is_closed() {
             return Err(Error::Closed);
@@ -127,7 +144,7 @@ where
             return Err(Error::NoLoader);
         }
         // A load. If nothing comes of it, what there is may do.
-        let error = match self.fill(key, terms, &mut loader, kept.as_ref(), started) {
+        let error = match self.fill(key, terms, &mut loader, kept.as_ref(), times) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -231,14 +248,14 @@ where
         terms: Terms,
         loader: &mut Loader<'_, K, V, E>,
         previous: Option<&Kept<V>>,
-        started: Instant,
+        times: &mut Times<'_>,
     ) -> Result<Answer<V>, E> {
         let deadline = terms.deadline;
         // Of what was heard before the call began, a load that it joins must know.
         let began = self.remote.as_ref().map(|remote| remote.shared().mark(&remote.key(key)));
         // Whether what comes is of a load that this call set off, on whatever thread.
         let mut led = false;
-        let mut join = self.join(key, deadline, Some(started))?;
+        let mut join = self.join(key, deadline, Some(times.started))?;
         loop {
             let lead = match join {
                 Join::Landed(filled) => match self.landed(filled, led, terms, began)? {
@@ -253,8 +270,8 @@ where
             };
             // Another caller's load may have ended between the look at L1 and the boarding (seeded
             // bug: `lead_without_a_second_look`).
-            let now = self.clock.now();
             if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {
+                let now = self.clock.now();
                 if kept.stamp.span.is_fresh(now) {
                     lead.land(Ok(Filled::With(kept.clone(), Source::Local)))?;
                     return Ok(kept.answer(Source::Local, now));
@@ -277,6 +294,10 @@ where
                 Handed::Back(lead) => {
                     let lane = Lane::Foreground;
                     let filled = self.load(lead, key, terms, lane, loader, previous)?;
+                    // On no fleet that was all, and its end has just been noted.
+                    if let (Filled::With(kept, _), None) = (&filled, &self.remote) {
+                        times.ended = Some(kept.stamp.span.loaded_at());
+                    }
                     match self.landed(filled, led, terms, began)? {
                         Some(answer) => return Ok(answer),
                         None => {
@@ -309,7 +330,7 @@ where
         &self,
         key: &K,
         deadline: Deadline,
-        now: Option<Instant>,
+        now: Option<Moment>,
     ) -> Result<Join<'_, K, Filled<V>, E>, E> {
         let _lent = admission::lend();
         self.group.join_by(key, deadline, now)
@@ -382,32 +403,34 @@ impl<V> Kept<V> {
     }
 }
 
-impl Stamp {
-    /// Whether it is fresh and no refresh need be thought of.
-    fn is_quiet(&self, now: Moment) -> bool {
-        self.span.is_fresh(now) && now < self.refresh_from
-    }
-}
-
 /// Counts the end of a call: a panic, unless told otherwise before it is dropped.
 struct Count<'a> {
     counts: &'a Counts,
     end: End,
-    /// When it was clear that L1 would not do.
-    started: Option<Instant>,
 }
 
 impl Drop for Count<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.counts.end(self.end);
-        if let Some(started) = self.started {
-            self.counts.call_took(started.elapsed());
-        }
     }
 }
 
-fn hit<V>(kept: &Kept<V>) -> End {
-    if kept.found.is_some() { End::Hit } else { End::AbsentHit }
+/// Notes how long a call took that L1 did not answer, when it is dropped.
+struct Times<'a> {
+    counts: &'a Counts,
+    clock: &'a Clock,
+    /// When it was clear that L1 would not do, by the system's clock.
+    started: Moment,
+    /// When there was an answer, by the cache's clock, if somebody has read it.
+    ended: Option<Moment>,
+}
+
+impl Drop for Times<'_> {
+    fn drop(&mut self) {
+        let ended = self.ended.unwrap_or_else(|| self.clock.exact());
+        self.counts.call_took(ended.since(self.clock.at(self.started)));
+    }
 }
 
 /// How a call ended.

@@ -9,9 +9,10 @@ use crate::deadline::Deadline;
 use crate::error::{Error, TierError};
 use crate::fleet::{Epoch, Heard, Held, Key, Mark, Reaction, Token};
 use crate::flight::Lead;
-use crate::freshness::{Lifetime, Moment, Phase, Span};
-use crate::local::{Kept, Stamp};
-use crate::stats::{Counters, Event};
+use crate::freshness::{Lifetime, Phase, Span};
+use crate::local::{Displaced, Insertion, Kept, Stamp};
+use crate::moment::Moment;
+use crate::stats::{Counts, Event};
 
 use super::fill::What;
 use super::ladder::{Loader, Terms};
@@ -66,10 +67,18 @@ where
     ) -> Result<Filled<V>, E> {
         let Leader { room, key, terms, lane, loader, previous } = self;
         let deadline = terms.deadline;
-        let permit = match room.admission.enter(lane, deadline) {
-            Ok(permit) => permit,
-            // The lead is dropped, and the follower with the most time left leads.
-            Err(refused) => return Err(Error::TimedOut { waited: refused.waited }),
+        // When the load begins, if that was noted at boarding and it has waited for nothing since.
+        let mut began = lead.boarded().filter(|_| matches!(storage, Storage::Here));
+        let permit = match room.admission.try_enter(lane) {
+            Some(permit) => permit,
+            None => {
+                began = None;
+                match room.admission.enter(lane, deadline) {
+                    Ok(permit) => permit,
+                    // The lead is dropped, and the follower with the most time left leads.
+                    Err(refused) => return Err(Error::TimedOut { waited: refused.waited }),
+                }
+            }
         };
         // It may have been closed during the wait, and nobody waits for a refresh.
         if lane == Lane::Background && room.is_closed() {
@@ -79,16 +88,17 @@ where
             Storage::Leased { token, .. } => Some(*token),
             _ => None,
         };
-        let mut attempt = Attempt { counters: &room.counters, end: Event::LoadPanicked };
+        let counts = room.counters.here();
+        let mut attempt = Attempt { counts, end: Event::LoadPanicked };
         // What is to be stored, between the loader's end and the store.
         let fresh = Cell::new(None);
-        let mut displaced = None;
+        let mut displaced = Displaced::default();
         let result = lead.run_storing(
             || {
-                room.counters.event(Event::Load);
+                counts.event(Event::Load);
                 let mut back_off = BackOff { room, key, previous };
                 let previous = previous.and_then(|kept| kept.found.as_ref());
-                let started = room.clock.exact();
+                let started = began.map_or_else(|| room.clock.exact(), |at| room.clock.at(at));
                 let load = Load { key, deadline, previous, token };
                 let fill = match loader {
                     Loader::Declared(loader) => loader(&load),
@@ -97,7 +107,7 @@ where
                 };
                 let ended = room.clock.exact();
                 let loaded = Loaded { ended, took: ended.since(started) };
-                room.counters.load_took(loaded.took);
+                counts.load_took(loaded.took);
                 drop(permit);
                 let (filled, keep) = room.store_in_fleet(key, fill, previous, loaded, storage)?;
                 if let (Filled::With(kept, _), true) = (&filled, keep) {
@@ -109,15 +119,16 @@ where
                 Ok(filled)
             },
             |_| {
-                let fresh = fresh.take();
-                displaced = fresh.map(|(kept, weight)| room.local.store(key, kept, weight));
+                if let Some((kept, weight)) = fresh.take() {
+                    room.local.store(key, kept, weight, &mut displaced);
+                }
             },
         );
-        attempt.end = match (&result, &displaced) {
+        attempt.end = match (&result, displaced.insertion) {
             (Err(_), _) => Event::LoadFailed,
             (Ok(_), None) => Event::NotStored,
-            (Ok(_), Some(displaced)) if displaced.refused => Event::TooHeavy,
-            (Ok(_), Some(_)) => Event::Stored,
+            (Ok(_), Some(Insertion::TooHeavy)) => Event::TooHeavy,
+            (Ok(_), Some(Insertion::Stored)) => Event::Stored,
         };
         result
     }
@@ -323,8 +334,8 @@ where
         }
         let (kept, weight) = self.place(found, at, remote);
         let copy = kept.clone();
-        let mut displaced = None;
-        lead.if_boarded(|| displaced = Some(room.local.store(key, copy, weight)));
+        let mut displaced = Displaced::default();
+        lead.if_boarded(|| room.local.store(key, copy, weight, &mut displaced));
         Some(kept)
     }
 
@@ -364,9 +375,9 @@ where
     ) -> Result<Filled<V>, E> {
         let (kept, weight) = self.place(found, at, remote);
         let copy = kept.clone();
-        let mut displaced = None;
+        let mut displaced = Displaced::default();
         lead.land_storing(Ok(Filled::With(kept, Source::Fleet)), |_| {
-            displaced = Some(self.room.local.store(self.key, copy, weight));
+            self.room.local.store(self.key, copy, weight, &mut displaced);
         })
     }
 
@@ -577,13 +588,13 @@ impl Poll {
 
 /// One call of a loader, counted when it has ended: as a panic, unless told otherwise.
 struct Attempt<'a> {
-    counters: &'a Counters,
+    counts: &'a Counts,
     end: Event,
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        self.counters.event(self.end);
+        self.counts.event(self.end);
     }
 }
 

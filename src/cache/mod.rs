@@ -29,7 +29,7 @@ use crate::error::{Error, TierError};
 use crate::fleet::Mark;
 use crate::flight::Group;
 use crate::freshness::{Phase, Policy};
-use crate::local::{Kept, Local};
+use crate::local::{Displaced, Kept, Local};
 use crate::stats::{Counters, Gauges, Stats};
 use crate::sync::{AtomicBool, Ordering};
 use crate::workers::{LINGER, Workers};
@@ -375,7 +375,7 @@ where
                 let unknown = Unknown { room, key };
                 let weight = kept.found.as_ref().map_or(1, |value| room.local.weigh(key, value));
                 std::mem::forget(unknown);
-                let mut displaced = None;
+                let mut displaced = Displaced::default();
                 // In one step: a load that boarded in between could store over it (seeded bug:
                 // `put_in_two_steps`).
                 room.group.forget_and(key, || {
@@ -383,7 +383,7 @@ where
                     if writing.as_ref().is_some_and(|writing| !writing.is_alone()) {
                         kept.stamp.mark = kept.stamp.mark.outdated();
                     }
-                    displaced = Some(room.local.store(key, kept, weight));
+                    room.local.store(key, kept, weight, &mut displaced);
                 });
                 drop(displaced);
             }

@@ -9,8 +9,9 @@ use crate::admission::Lane;
 use crate::deadline::Deadline;
 use crate::error::{Cap, Error};
 use crate::flight::{Detached, Lead, Ticket};
-use crate::freshness::{self, Moment};
+use crate::freshness;
 use crate::local::Kept;
+use crate::moment::Moment;
 use crate::stats::Event;
 use crate::workers::Rejected;
 

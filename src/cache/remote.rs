@@ -10,8 +10,9 @@ use crate::fleet::{
     Acquired, Codec, Committed, Entry, Epoch, Fleet, FleetKey, Held, Key, Lease, Reaction, Seen,
     Stored, Table, Token,
 };
-use crate::freshness::{Left, Lifetime, Moment, Span};
+use crate::freshness::{Left, Lifetime, Span};
 use crate::local::{Kept, Stamp};
+use crate::moment::Moment;
 use crate::stats::{Counters, Event};
 
 /// What the processes that lost the lease do when they have waited for as long as they may.

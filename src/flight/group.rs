@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::Error;
+use crate::moment::Moment;
 use crate::sync::{Arc, AtomicUsize, Handle, Ordering};
 
 use super::lead::Lead;
@@ -408,14 +409,14 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         &self,
         key: &K,
         deadline: Deadline,
-        mut now: Option<Instant>,
+        mut now: Option<Moment>,
     ) -> Result<Join<'_, K, V, E>, Error<E>> {
         let hash = self.registry.hash(key);
-        let mut started = now.filter(|_| deadline.instant().is_some());
+        let mut started = None;
         loop {
             // A flight that is boarded after a wait is as young as any.
             match self.registry.board(hash, key, self.settings.max_flight_age, now.take()) {
-                Role::Lead(flight) => return Ok(Join::Lead(Lead::new(self, hash, flight))),
+                Role::Lead(flight) => return Ok(Join::Lead(Lead::first(self, hash, flight))),
                 Role::Follow(flight) => {
                     // Once, so that a caller that asks anew is told all of its waiting.
                     started = started.or_else(|| deadline.instant().map(|_| Instant::now()));

@@ -50,6 +50,8 @@ pub struct Lead<'g, K, V, E> {
     pub(super) flight: Handle<Flight<V, E>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     pub(super) over: bool,
+    /// Whether the holder has boarded the flight itself, and did not come to it by waiting.
+    pub(super) is_first: bool,
     /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
     /// the landing.
     retired: Option<K>,
@@ -60,7 +62,26 @@ pub struct Lead<'g, K, V, E> {
 impl<'g, K, V, E> Lead<'g, K, V, E> {
     pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Handle<Flight<V, E>>) -> Self {
         waits::begin_driving();
-        Lead { group, hash, flight, over: false, retired: None, _stays_here: PhantomData }
+        Lead {
+            group,
+            hash,
+            flight,
+            over: false,
+            is_first: false,
+            retired: None,
+            _stays_here: PhantomData,
+        }
+    }
+
+    /// Of a flight that the caller has boarded just now.
+    pub(super) fn first(
+        group: &'g Group<K, V, E>,
+        hash: u64,
+        flight: Handle<Flight<V, E>>,
+    ) -> Self {
+        let mut lead = Lead::new(group, hash, flight);
+        lead.is_first = true;
+        lead
     }
 
     /// Calls `loader` on this thread and lands the flight with what becomes of it.

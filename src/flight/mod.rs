@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::{Cap, Error};
+use crate::moment::Moment;
 use crate::sync::{Arc, AtomicUsize, Mutex, OnceCell, Ordering, age};
 
 use self::seats::{Call, Place, Seats};
@@ -61,7 +62,7 @@ struct Flight<V, E> {
     /// after it has looked for the outcome here, the driver takes it after it has published.
     seats: Mutex<Seats>,
     /// When it boarded, if flights of this group can become overdue.
-    boarded: Option<Instant>,
+    boarded: Option<Moment>,
 }
 
 /// Who may wait, and for how long.
@@ -90,7 +91,7 @@ enum Followed<'f, V, E> {
 
 impl<V, E> Flight<V, E> {
     /// A flight driven by the calling thread.
-    fn new(boarded: Option<Instant>) -> Self {
+    fn new(boarded: Option<Moment>) -> Self {
         Flight { outcome: OnceCell::new(), seats: Mutex::new(Seats::new()), boarded }
     }
 
@@ -98,7 +99,7 @@ impl<V, E> Flight<V, E> {
     /// thread that asks for what it is loading itself a second load is no help (seeded bug:
     /// `own_flight_is_overdue`).
     fn is_overdue(&self, max_age: Duration) -> bool {
-        let overdue = |since: Instant| age(since) >= max_age;
+        let overdue = |since: Moment| age(since) >= max_age;
         if !self.boarded.is_some_and(overdue) {
             return false;
         }

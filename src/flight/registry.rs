@@ -1,12 +1,13 @@
 //! [`Registry`]: which flight is boarded under which key.
 
 use std::hash::{BuildHasher, Hash};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
+use crate::moment::Moment;
 use crate::sync::{Handle, KeyHasher, Mutex, MutexGuard, SHARDS};
 
 use super::Flight;
@@ -63,12 +64,12 @@ impl<K, V, E> Registry<K, V, E> {
         hash: u64,
         key: &K,
         max_age: Option<Duration>,
-        now: Option<Instant>,
+        now: Option<Moment>,
     ) -> Role<V, E>
     where
         K: Eq + Clone,
     {
-        let new = || Handle::new(Flight::new(now.or_else(|| max_age.map(|_| Instant::now()))));
+        let new = || Handle::new(Flight::new(now.or_else(|| max_age.map(|_| Moment::now()))));
         // Looked and boarded under one lock (seeded bug: `look_then_board`).
         let mut shard = self.shard(hash);
         match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
@@ -148,7 +149,7 @@ impl<K, V, E> Registry<K, V, E> {
 
     /// When the oldest flight was boarded, of those that were boarded by a caller with a clock.
     #[cfg(feature = "cache")]
-    pub(super) fn oldest(&self) -> Option<Instant> {
+    pub(super) fn oldest(&self) -> Option<Moment> {
         let boarded = |boarded: &Boarded<K, V, E>| boarded.flight.boarded;
         self.shards.iter().filter_map(|shard| shard.lock().iter().filter_map(boarded).min()).min()
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::Error;
+use crate::moment::Moment;
 use crate::sync::{Handle, age};
 
 use super::Flight;
@@ -18,8 +19,8 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// Makes the caller lead, if nobody does.
     pub(crate) fn try_lead(&self, key: &K) -> Option<Lead<'_, K, V, E>> {
         let hash = self.registry.hash(key);
-        match self.registry.board(hash, key, self.settings.max_flight_age, Some(Instant::now())) {
-            Role::Lead(flight) => Some(Lead::new(self, hash, flight)),
+        match self.registry.board(hash, key, self.settings.max_flight_age, Some(Moment::now())) {
+            Role::Lead(flight) => Some(Lead::first(self, hash, flight)),
             Role::Follow(_) => None,
         }
     }
@@ -64,6 +65,12 @@ impl<K, V, E> Lead<'_, K, V, E> {
             store();
             true
         });
+    }
+
+    /// When the holder boarded the flight, if it did and has read the clock for it. It has not waited
+    /// since, or not for this flight.
+    pub(crate) fn boarded(&self) -> Option<Moment> {
+        self.flight.boarded.filter(|_| self.is_first)
     }
 
     /// Whether this thread drives another flight besides: it runs a loader that asks.

@@ -2,9 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use std::time::Instant;
-
 use crate::deadline::Deadline;
+use crate::moment::Moment;
 use crate::sync::{Arc, Bell, ROW};
 
 use super::waits::{self, ThreadNo, WouldClose};
@@ -100,7 +99,7 @@ pub(super) struct Seats {
     /// Who will land the flight.
     driver: ThreadNo,
     /// When it became so, if it was not the first.
-    handed_over: Option<Instant>,
+    handed_over: Option<Moment>,
     /// Whether it is on its way to a thread that nobody is to wait for.
     behind: bool,
     /// A sitter keeps its seat until it leaves; seats of those who left are used again.
@@ -137,7 +136,7 @@ impl Seats {
     }
 
     /// When the load that was begun last was begun, if it was not the first.
-    pub(super) fn handed_over(&self) -> Option<Instant> {
+    pub(super) fn handed_over(&self) -> Option<Moment> {
         self.handed_over
     }
 
@@ -217,7 +216,7 @@ impl Seats {
     pub(super) fn driven_by(&mut self, driver: ThreadNo) {
         self.driver = driver;
         self.behind = false;
-        self.handed_over = Some(Instant::now());
+        self.handed_over = Some(Moment::now());
         if self.edges > 0 {
             waits::redraw(sitters_with_edges(&self.seats), driver);
         }
