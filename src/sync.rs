@@ -359,14 +359,6 @@ mod model {
 
         pub(crate) struct Receiver<T>(Arc<Shared<T>>);
 
-        pub(crate) struct TrySendError<T>(T);
-
-        impl<T> TrySendError<T> {
-            pub(crate) fn into_inner(self) -> T {
-                self.0
-            }
-        }
-
         pub(crate) struct NoItem;
 
         pub(crate) fn bounded<T>(room: usize) -> (Sender<T>, Receiver<T>) {
@@ -377,10 +369,10 @@ mod model {
 
         impl<T> Sender<T> {
             #[track_caller]
-            pub(crate) fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
+            pub(crate) fn try_send(&self, item: T) -> Result<(), T> {
                 let mut line = self.0.line.lock();
                 if line.items.len() == line.room {
-                    return Err(TrySendError(item));
+                    return Err(item);
                 }
                 line.items.push_back(item);
                 drop(line);
@@ -408,12 +400,6 @@ mod model {
                         None => self.0.changed.wait(&mut line),
                     }
                 }
-            }
-
-            /// An item that is there.
-            #[track_caller]
-            pub(crate) fn try_recv(&self) -> Result<T, NoItem> {
-                self.0.line.lock().items.pop_front().ok_or(NoItem)
             }
         }
     }

@@ -47,6 +47,7 @@ const PERMIT_OUT: &str = "a permit is out, but nobody has it";
 const LOADED_AGAIN: &str = "loaded again what was kept";
 const INVALIDATED: &str = "served what was invalidated";
 const PUT_LOST: &str = "a load won over a put";
+const WENT_FIRST: &str = "the background went first";
 const NO_CYCLE: &str = "refused although no cycle would have closed";
 
 /// Every seeded bug.
@@ -510,49 +511,107 @@ pub const BUGS: &[Bug] = &[
     },
     // Workers.
     Bug {
-        name: "counted_once_it_is_let_in",
-        edits: &[Edit(
-            WORKERS,
-            "door.try_send(job).map_err(|refused| Rejected(refused.into_inner()))?;
-             crew.queued += 1;",
-            "let sent = door.try_send(job).map_err(|refused| Rejected(refused.into_inner()));
-             drop(crew);
-             sent?;
-             self.pool.crew.lock().queued += 1;",
-        )],
+        name: "counted_once_it_is_handed_over",
+        edits: &[
+            Edit(
+                WORKERS,
+                "let turn = crew.take_turn(); if let (Some(door)",
+                "let turn = crew.take_turn();
+                 let taken = turn.as_ref().map(|(lane, _)| *lane);
+                 taken.map(|lane| crew.line(lane).running -= 1);
+                 if let (Some(door)",
+            ),
+            Edit(
+                WORKERS,
+                "there is room for a job of each thread\"); }",
+                "there is room for a job of each thread\"); }
+                 drop(crew);
+                 taken.map(|lane| self.pool.crew.lock().line(lane).running += 1);",
+            ),
+        ],
         caught_by: &[("pool::a_job_is_run_once_or_given_back", UNDERFLOW)],
     },
     Bug {
         name: "serve_without_counting",
         edits: &[
-            Edit(WORKERS, "crew.running += 1;", ""),
-            Edit(WORKERS, "self.crew.lock().running -= 1;", ""),
+            Edit(WORKERS, "line.running += 1;", ""),
+            Edit(WORKERS, "crew.line(done).running -= 1;", ""),
         ],
-        caught_by: &[("pool::at_once_is_not_behind_another", DEADLOCK)],
+        caught_by: &[(
+            "pool::at_once_is_not_behind_another",
+            "there is room for a job of each thread",
+        )],
     },
     Bug {
         name: "busy_threads_do_not_count",
         edits: &[Edit(
             WORKERS,
-            "if crew.in_hand() >= crew.threads && crew.threads",
-            "if crew.queued >= crew.threads && crew.threads",
+            "if has_share && crew.running() == crew.threads && crew.threads",
+            "if has_share && crew.threads == 0 && crew.threads",
         )],
         caught_by: &[("pool::no_job_waits_while_a_thread_can_be_had", DEADLOCK)],
     },
     Bug {
+        name: "done_and_next_in_two_steps",
+        edits: &[Edit(
+            WORKERS,
+            "crew.line(done).running -= 1; crew.take_turn()",
+            "crew.line(done).running -= 1; drop(crew); self.crew.lock().take_turn()",
+        )],
+        caught_by: &[("pool::at_once_is_not_behind_another", DEADLOCK)],
+    },
+    Bug {
+        name: "background_takes_every_thread",
+        edits: &[Edit(
+            WORKERS,
+            "background: Line::new(background),",
+            "background: Line::new(threads),",
+        )],
+        caught_by: &[
+            ("pool::the_background_leaves_threads_for_the_foreground", DEADLOCK),
+            ("behind::a_hung_refresh_leaves_threads_for_loads", DEADLOCK),
+        ],
+    },
+    Bug {
+        name: "background_goes_first",
+        edits: &[Edit(
+            WORKERS,
+            "[Lane::Foreground, Lane::Background];",
+            "[Lane::Background, Lane::Foreground];",
+        )],
+        caught_by: &[("pool::the_foreground_goes_first", WENT_FIRST)],
+    },
+    Bug {
+        name: "next_of_its_own_lane",
+        edits: &[Edit(
+            WORKERS,
+            "crew.line(done).running -= 1; crew.take_turn()",
+            "let line = crew.line(done);
+             line.running -= 1;
+             let job = line.waiting.pop_front()?;
+             line.running += 1;
+             Some((done, job))",
+        )],
+        caught_by: &[("pool::the_foreground_goes_first", WENT_FIRST)],
+    },
+    Bug {
         name: "begin_after_the_close",
-        edits: &[Edit(WORKERS, "let open = crew.door.is_some();", "let open = true;")],
+        edits: &[Edit(
+            WORKERS,
+            "std::mem::take(&mut crew.line(lane).waiting)",
+            "VecDeque::<Job>::new()",
+        )],
         caught_by: &[(
             "pool::no_job_begins_in_a_pool_that_is_closed",
             "a job began in a pool that was closed",
         )],
     },
     Bug {
-        name: "drained_under_the_lock",
+        name: "dropped_under_the_lock",
         edits: &[Edit(
             WORKERS,
-            "self.pool.crew.lock().queued -= 1; contain(|| drop(job));",
-            "let mut crew = self.pool.crew.lock(); crew.queued -= 1; contain(|| drop(job));",
+            "contain(|| drop(job));",
+            "let _held = self.pool.crew.lock(); contain(|| drop(job));",
         )],
         caught_by: &[("pool::a_pool_closes_whatever_is_in_it", DEADLOCK)],
     },
@@ -676,6 +735,15 @@ pub const BUGS: &[Bug] = &[
         name: "ask_and_queue",
         edits: &[Edit(REFRESH, "if asked_by_a_loader && !self.is_closed() {", "if false {")],
         caught_by: &[("behind::a_loader_that_asks_does_not_wait_for_the_queue", DEADLOCK)],
+    },
+    Bug {
+        name: "refresh_in_the_foreground",
+        edits: &[Edit(
+            REFRESH,
+            "lane: Lane::Background, previous, report: None,",
+            "lane: Lane::Foreground, previous, report: None,",
+        )],
+        caught_by: &[("behind::a_hung_refresh_leaves_threads_for_loads", DEADLOCK)],
     },
     Bug {
         name: "dropped_unrun_lands_nothing",

@@ -7,7 +7,7 @@ use crate::deadline::Deadline;
 use crate::flight::{self, Group, Join, Lead};
 use crate::{admission, error, workers};
 
-/// Who asks for a permit.
+/// Who asks for a permit, and who hands a job to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     Foreground,
@@ -67,13 +67,14 @@ pub struct Busy {
 }
 
 impl Workers {
+    /// Of its threads the background may have one.
     pub fn new(threads: usize, queue: usize) -> Workers {
-        Workers(workers::Workers::new("model", threads, queue))
+        Workers(workers::Workers::new("model", threads, 1, queue))
     }
 
     /// Gives the job back if there is no room for it.
-    pub fn submit(&self, job: Job) -> Result<(), Job> {
-        self.0.submit(job).map_err(|rejected| rejected.0)
+    pub fn submit(&self, lane: Lane, job: Job) -> Result<(), Job> {
+        self.0.submit(lane.inside(), job).map_err(|rejected| rejected.0)
     }
 
     pub fn submit_at_once(&self, job: Job) -> Result<(), Job> {

@@ -62,6 +62,8 @@ claims! {
         a_job_is_run_once_or_given_back
         at_once_is_not_behind_another
         no_job_waits_while_a_thread_can_be_had
+        the_background_leaves_threads_for_the_foreground
+        the_foreground_goes_first
         a_pool_closes_whatever_is_in_it
         no_job_begins_in_a_pool_that_is_closed
         a_worker_that_closes_waits_for_nobody;
@@ -80,7 +82,8 @@ claims! {
         a_refresh_that_is_not_admitted_leaves_no_mark
         a_worker_loads_for_whoever_waits
         a_loader_on_a_worker_may_ask
-        a_loader_that_asks_does_not_wait_for_the_queue;
+        a_loader_that_asks_does_not_wait_for_the_queue
+        a_hung_refresh_leaves_threads_for_loads;
     closing:
         everyone_comes_back_from_a_cache_that_is_closed
         no_refresh_is_left_in_a_cache_that_is_closed;

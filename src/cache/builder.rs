@@ -193,15 +193,19 @@ impl<K, V, E> CacheBuilder<K, V, E> {
     /// What a loader asks for is loaded on its own thread if no worker is free, and a worker does
     /// so always: a loader that waited for the queue could wait for itself.
     ///
-    /// Refreshes run on them, too, and a refresh that has begun keeps its thread: let there be more
-    /// threads than there are sources that may hang.
+    /// Refreshes and prewarm run on them, too: on a quarter of the threads at most, at least one, and
+    /// a thread that becomes free takes a load that a caller waits for first. So a hung refresh
+    /// leaves threads for loads, however many keys are to be refreshed. It keeps its own, though:
+    /// while all that refreshes may have hang nothing else is refreshed, and if there is one thread
+    /// in all, no load begins either. Let there be two at least, and give the loader a timeout.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
         self
     }
 
-    /// How many loads may wait for a worker. Defaults to 256. A refresh that finds the queue full
-    /// is skipped; a caller gets [`Error::Overloaded`](crate::Error::Overloaded), or a stale value.
+    /// How many loads may wait for a worker that callers wait for, and beside them how many that
+    /// nobody does. Defaults to 256. A refresh that finds its queue full is skipped; a caller gets
+    /// [`Error::Overloaded`](crate::Error::Overloaded), or a stale value.
     pub fn queue(mut self, loads: usize) -> Self {
         self.queue = loads;
         self
@@ -323,9 +327,11 @@ where
         let policy = Policy { ttl, ..self.policy };
         policy.check()?;
         at_least_one("admission", self.admission)?;
-        at_least_one("workers", self.workers.unwrap_or(REFRESHERS))?;
-        // Room is made for all of them at once.
-        at_most_a_million("workers", self.workers.unwrap_or(REFRESHERS))?;
+        // Where callers load on their own threads there is nobody to leave workers to.
+        let (workers, background) =
+            self.workers.map_or((REFRESHERS, REFRESHERS), |all| (all, (all / 4).max(1)));
+        at_least_one("workers", workers)?;
+        at_most_a_million("workers", workers)?;
         at_most_a_million("queue", self.queue)?;
         let absences = self.absent_capacity.unwrap_or(match &self.capacity {
             Capacity::Entries(entries) => entries / 10,
@@ -338,7 +344,7 @@ where
             local: Local::new(&self.capacity, absences.max(1)),
             group: self.group.build(),
             admission: Arc::new(Admission::new(self.admission)),
-            workers: Workers::new(&self.name, self.workers.unwrap_or(REFRESHERS), self.queue),
+            workers: Workers::new(&self.name, workers, background, self.queue),
             queue: self.queue,
             workers_load: self.workers.is_some(),
             remote: self.remote.map(|make| make(&self.name, self.schema_version, self.max_stored)),

@@ -98,7 +98,7 @@ struct Room<K, V, E> {
     group: Group<K, Filled<V>, E>,
     admission: Arc<Admission>,
     workers: Workers,
-    /// How many jobs may wait for a worker.
+    /// How many jobs of a lane may wait for a worker.
     queue: usize,
     /// Whether workers run the loads that callers wait for, too.
     workers_load: bool,

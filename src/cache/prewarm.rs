@@ -17,8 +17,9 @@ use super::refresh::{Ended, Job, NoRoom};
 
 /// A prewarm to be run. Made by [`Cache::prewarm`].
 ///
-/// The keys are loaded by the declared loader, on the workers, in the background lane of admission,
-/// so that callers go first. A key that fails is counted and forgotten, one that hangs is left
+/// The keys are loaded by the declared loader, on the [workers](crate::CacheBuilder::workers) and
+/// under the [admission](crate::CacheBuilder::admission) that the background has, so that callers go
+/// first. A key that fails is counted and forgotten, one that hangs is left
 /// behind when the budget is spent: nothing here can keep a service from starting.
 ///
 /// # Example
@@ -111,7 +112,8 @@ where
         self
     }
 
-    /// Loads this many keys at once at most. Defaults to as many as there are workers.
+    /// Loads this many keys at once at most. Defaults to as many as there are workers for the
+    /// background.
     pub fn at_once(mut self, loads: usize) -> Self {
         self.at_once = loads.max(1);
         self
@@ -129,7 +131,7 @@ where
     /// keys are loaded on its thread, one after the other.
     pub fn run(mut self) -> PrewarmReport {
         let (ended, ends) = unbounded();
-        let at_once = self.at_once.min(self.cache.room.workers.threads());
+        let at_once = self.at_once.min(self.cache.room.workers.background());
         let mut report = PrewarmReport::default();
         let mut progress = Progress::default();
         // Taken from the iterator, and not begun because there was no room in the queue.

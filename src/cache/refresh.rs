@@ -164,6 +164,7 @@ where
             key,
             flight: Some(flight),
             terms: self.behind(),
+            // A source that hangs would take every worker (seeded bug: `refresh_in_the_foreground`).
             lane: Lane::Background,
             previous,
             report: None,
@@ -224,7 +225,7 @@ where
 
     /// Queues the job. One that finds no room is dropped, and with it its flight.
     pub(super) fn submit(&self, job: Job<K, V, E>) -> Result<(), NoRoom> {
-        self.workers.submit(Box::new(|| job.run())).map_err(|rejected| {
+        self.workers.submit(job.lane, Box::new(|| job.run())).map_err(|rejected| {
             drop(rejected.0);
             NoRoom
         })
@@ -239,5 +240,5 @@ pub(super) enum Handed<'g, K, V, E> {
     Back(Lead<'g, K, V, E>),
 }
 
-/// The workers' queue is full, or the cache is closed. The job has been dropped.
+/// The lane's queue is full, or the cache is closed. The job has been dropped.
 pub(super) struct NoRoom;

@@ -29,7 +29,7 @@
 //! |---|---|---|
 //! | another caller's load | yes: each caller by its own | [caps](crate::CacheBuilder::max_followers_per_key) on how many wait |
 //! | a permit of [`admission`](crate::CacheBuilder::admission) | yes | |
-//! | a free worker | yes | a [queue](crate::CacheBuilder::queue) of bounded length |
+//! | a free worker | yes | a [queue](crate::CacheBuilder::queue) of bounded length; [three workers in four](crate::CacheBuilder::workers) that no refresh may have |
 //! | the shared tier | yes: half of what is left at most | [`budget`](crate::fleet::FleetBuilder::budget), 150 ms |
 //! | another process's load | yes | [`loser_wait`](crate::CacheBuilder::loser_wait), 2 s |
 //! | **the loader, on the caller's own thread** | **no** | the loader's own timeouts |

@@ -59,7 +59,7 @@
 //!     .stale_if_error(Duration::from_secs(3_600)) // nor fails because the database does
 //!     .absent_ttl(Duration::from_secs(10)) // a product that is created is seen ten seconds later
 //!     .capacity(100_000)
-//!     .workers(8) // loads and refreshes run there
+//!     .workers(8) // loads run there, and refreshes on two of them at most
 //!     .admission(8) // as many as the database has connections for us
 //!     .timeout(Duration::from_millis(250)) // of a call that does not say
 //!     .loader(move |load: &Load<'_, u64, Product>| {

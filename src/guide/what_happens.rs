@@ -74,7 +74,7 @@
 //! | says [`do_not_store`](crate::Fill::do_not_store) | gets the value | get it | nothing is stored |
 //! | says [`unchanged`](crate::Fill::unchanged) | gets the previous value | get it | it is stored for another TTL |
 //! | is slow | waits for it; with [`workers`](crate::CacheBuilder::workers) until its deadline | each until its own deadline, then [`TimedOut`](crate::Error::TimedOut) or a stale value | the load goes on, and fills the cache |
-//! | hangs | the same | the same | past [`max_flight_age`](crate::CacheBuilder::max_flight_age) the next call leads |
+//! | hangs | the same | the same | past [`max_flight_age`](crate::CacheBuilder::max_flight_age) the next call leads; refreshes that hang leave [`workers`](crate::CacheBuilder::workers) for loads |
 //! | asks for another key | | | it is loaded on the same thread, under the same admission |
 //! | asks for its own key, or closes a circle | gets [`WouldDeadlock`](crate::Error::WouldDeadlock) inside, at once | wait on | |
 //!

@@ -43,7 +43,7 @@ fn reader(shop: &Shop) -> thread::JoinHandle<Ticket> {
 pub fn what_was_invalidated_is_not_refreshed() {
     const NAME: &str = "what_was_invalidated_is_not_refreshed";
     explore(NAME, 3, Some(2), 1200, || invalidate_under_a_refresh(true));
-    explore(NAME, 3, Some(3), 1400, || invalidate_under_a_refresh(false));
+    explore(NAME, 3, Some(3), 1100, || invalidate_under_a_refresh(false));
 }
 
 /// The row changes and is invalidated while it is refreshed, and is asked for again, or not.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Plain;
 
 use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_tests::model::fires;
 
@@ -128,6 +129,28 @@ pub fn crashing<T>(f: impl FnOnce() -> T) -> Option<T> {
         Ok(done) => Some(done),
         Err(payload) if payload.is::<Crash>() => None,
         Err(payload) => resume_unwind(payload),
+    }
+}
+
+/// Something one thread does and another waits for.
+#[derive(Clone)]
+pub struct Signal(Arc<(Mutex<bool>, Condvar)>);
+
+impl Signal {
+    pub fn new() -> Signal {
+        Signal(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+
+    pub fn give(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    pub fn wait(&self) {
+        let mut given = self.0.0.lock().unwrap();
+        while !*given {
+            given = self.0.1.wait(given).unwrap();
+        }
     }
 }
 

@@ -1,15 +1,15 @@
 //! A job that is handed to the pool is run once, or dropped, or given back; and a pool closes.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize as Plain;
+use std::sync::atomic::{AtomicUsize as Plain, Ordering::SeqCst};
 use std::time::Duration;
 
-use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_tests::model::explore;
 
+use super::herd::Signal;
 use super::onefill::Deadline;
+use super::onefill::doors::Lane::{Background, Foreground};
 use super::onefill::doors::{Busy, Job, Workers};
 
 /// What became of a job. Counted, not asserted: a panic on a worker ends there.
@@ -55,10 +55,10 @@ fn settled(workers: &Workers) {
 
 pub fn a_job_is_run_once_or_given_back() {
     const NAME: &str = "a_job_is_run_once_or_given_back";
-    explore(NAME, 2, None, 7200, || burst(1, 0, 1));
-    explore(NAME, 2, Some(3), 430, || burst(1, 1, 1));
-    explore(NAME, 3, Some(2), 1200, || burst(1, 1, 2));
-    explore(NAME, 3, Some(2), 24000, || burst(2, 0, 2));
+    explore(NAME, 2, None, 2000, || burst(1, 0, 1));
+    explore(NAME, 2, None, 2100, || burst(1, 1, 1));
+    explore(NAME, 3, Some(3), 3200, || burst(1, 1, 2));
+    explore(NAME, 3, Some(2), 19000, || burst(2, 0, 2));
 }
 
 /// `submitters` submit a job each, one of them two, to as many threads before as long a queue.
@@ -66,7 +66,7 @@ fn burst(threads: usize, queue: usize, submitters: usize) {
     let workers = Arc::new(Workers::new(threads, queue));
     let submit = move |workers: &Workers| {
         let fate = Arc::new(Fate::default());
-        let given_back = workers.submit(job(&fate, || ())).err();
+        let given_back = workers.submit(Foreground, job(&fate, || ())).err();
         let is_back = given_back.is_some();
         (fate, is_back, given_back.map(drop))
     };
@@ -91,37 +91,38 @@ fn burst(threads: usize, queue: usize, submitters: usize) {
     }
 }
 
-/// Something one thread does and another waits for.
-#[derive(Clone)]
-struct Signal(Arc<(Mutex<bool>, Condvar)>);
-
-impl Signal {
-    fn new() -> Signal {
-        Signal(Arc::new((Mutex::new(false), Condvar::new())))
-    }
-
-    fn give(&self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
-    }
-
-    fn wait(&self) {
-        let mut given = self.0.0.lock().unwrap();
-        while !*given {
-            given = self.0.1.wait(given).unwrap();
-        }
-    }
-}
-
 pub fn at_once_is_not_behind_another() {
     const NAME: &str = "at_once_is_not_behind_another";
-    explore(NAME, 2, None, 13000, || one_waits_for_the_other(1, 0, Workers::submit_at_once));
-    explore(NAME, 2, Some(3), 290, || one_waits_for_the_other(1, 1, Workers::submit_at_once));
+    explore(NAME, 2, None, 1400, || one_waits_for_the_other(1, 0, Workers::submit_at_once));
+    explore(NAME, 2, None, 1400, || one_waits_for_the_other(1, 1, Workers::submit_at_once));
+    explore(NAME, 2, None, 26000, behind_one_that_waits_for_it);
+}
+
+/// What is in the queue ends when a job that is not to be behind another has been run, or was given
+/// back.
+fn behind_one_that_waits_for_it() {
+    let workers = Workers::new(1, 1);
+    let over = Signal::new();
+    let fates = [(); 3].map(|()| Arc::new(Fate::default()));
+    let [first, second, third] = &fates;
+    let (wait, give) = (over.clone(), over.clone());
+    assert!(workers.submit(Foreground, job(first, || ())).is_ok());
+    assert!(workers.submit(Foreground, job(second, move || wait.wait())).is_ok());
+    if workers.submit_at_once(job(third, move || give.give())).is_err() {
+        over.give();
+    }
+    over.wait();
+    settled(&workers);
+    assert!(fates.iter().all(|fate| fate.is_gone()));
 }
 
 pub fn no_job_waits_while_a_thread_can_be_had() {
     const NAME: &str = "no_job_waits_while_a_thread_can_be_had";
-    explore(NAME, 3, Some(3), 31000, || one_waits_for_the_other(2, 1, Workers::submit));
+    explore(NAME, 3, Some(3), 19000, || one_waits_for_the_other(2, 1, in_the_foreground));
+}
+
+fn in_the_foreground(workers: &Workers, job: Job) -> Result<(), Job> {
+    workers.submit(Foreground, job)
 }
 
 /// The first job ends when the second has been run, or was given back.
@@ -134,7 +135,7 @@ fn one_waits_for_the_other(
     let over = Signal::new();
     let (first, second) = (Arc::new(Fate::default()), Arc::new(Fate::default()));
     let (wait, give) = (over.clone(), over.clone());
-    assert!(workers.submit(job(&first, move || wait.wait())).is_ok());
+    assert!(workers.submit(Foreground, job(&first, move || wait.wait())).is_ok());
     if submit(&workers, job(&second, move || give.give())).is_err() {
         over.give();
     }
@@ -144,11 +145,58 @@ fn one_waits_for_the_other(
     assert!(first.is_gone() && second.is_gone());
 }
 
+pub fn the_background_leaves_threads_for_the_foreground() {
+    const NAME: &str = "the_background_leaves_threads_for_the_foreground";
+    explore(NAME, 3, Some(3), 22000, || {
+        let workers = Workers::new(2, 1);
+        let over = Signal::new();
+        let fates = [(); 3].map(|()| Arc::new(Fate::default()));
+        let [behind, queued, wanted] = &fates;
+        // What the background does ends when the foreground has been served.
+        for fate in [behind, queued] {
+            let wait = over.clone();
+            assert!(workers.submit(Background, job(fate, move || wait.wait())).is_ok());
+        }
+        let give = over.clone();
+        assert!(workers.submit(Foreground, job(wanted, move || give.give())).is_ok());
+        over.wait();
+        settled(&workers);
+        assert!(fates.iter().all(|fate| fate.is_gone()), "a job is still somewhere");
+    });
+}
+
+pub fn the_foreground_goes_first() {
+    const NAME: &str = "the_foreground_goes_first";
+    explore(NAME, 2, None, 1500, || {
+        let workers = Workers::new(1, 1);
+        let (queued, over) = (Signal::new(), Signal::new());
+        let too_early = Arc::new(Plain::new(0));
+        let fates = [(); 3].map(|()| Arc::new(Fate::default()));
+        let [first, behind, wanted] = &fates;
+        // Whatever the lane of what keeps the thread until both others are in their queues.
+        let wait = queued.clone();
+        assert!(workers.submit(Background, job(first, move || wait.wait())).is_ok());
+        let (give, early, served) = (over.clone(), Arc::clone(&too_early), Arc::clone(wanted));
+        let body = move || {
+            early.fetch_add(usize::from(served.runs() == 0), SeqCst);
+            give.give();
+        };
+        assert!(workers.submit(Background, job(behind, body)).is_ok());
+        assert!(workers.submit(Foreground, job(wanted, || ())).is_ok());
+        queued.give();
+        // The background has its turn, too.
+        over.wait();
+        assert_eq!(too_early.load(SeqCst), 0, "the background went first");
+        settled(&workers);
+        assert!(fates.iter().all(|fate| fate.is_gone() && fate.runs() == 1));
+    });
+}
+
 pub fn a_pool_closes_whatever_is_in_it() {
     const NAME: &str = "a_pool_closes_whatever_is_in_it";
-    explore(NAME, 2, Some(3), 590, || close_among(1, 1));
-    explore(NAME, 3, Some(3), 8800, || close_among(2, 1));
-    explore(NAME, 4, Some(2), 4800, || close_among(2, 2));
+    explore(NAME, 2, None, 4100, || close_among(1, 1));
+    explore(NAME, 3, Some(3), 3100, || close_among(2, 1));
+    explore(NAME, 4, Some(2), 4400, || close_among(2, 2));
 }
 
 /// `closers` close a pool of so many `threads` while a job runs, and another waits or runs, too.
@@ -156,10 +204,10 @@ fn close_among(closers: usize, threads: usize) {
     let workers = Arc::new(Workers::new(threads, 1));
     let fates = [(); 2].map(|()| Arc::new(Fate::default()));
     let mut given_back = 0;
-    for fate in &fates {
+    for (lane, fate) in [Foreground, Background].into_iter().zip(&fates) {
         // What the job holds looks at the pool as it goes: it is dropped under no lock of that.
         let looks = Looks(Arc::clone(&workers));
-        given_back += usize::from(workers.submit(job(fate, move || drop(looks))).is_err());
+        given_back += usize::from(workers.submit(lane, job(fate, move || drop(looks))).is_err());
     }
     assert_eq!(given_back, 0, "given back although there was room");
     let crew: Vec<_> = (1..closers)
@@ -190,32 +238,32 @@ impl Drop for Looks {
 
 pub fn no_job_begins_in_a_pool_that_is_closed() {
     const NAME: &str = "no_job_begins_in_a_pool_that_is_closed";
-    explore(NAME, 2, None, 7800, || {
-        let workers = Workers::new(1, 0);
-        let over = Arc::new(AtomicUsize::new(0));
-        let too_late = Arc::new(Plain::new(0));
-        let fate = Arc::new(Fate::default());
-        let body = {
-            let (over, too_late) = (Arc::clone(&over), Arc::clone(&too_late));
-            move || {
-                too_late.fetch_add(over.fetch_add(0, SeqCst), SeqCst);
-            }
-        };
-        assert!(workers.submit(job(&fate, body)).is_ok());
-        workers.close(Deadline::after(Duration::ZERO));
-        // What has not begun by now never will.
-        if workers.gauge().running == 0 {
-            over.fetch_add(1, SeqCst);
+    explore(NAME, 2, None, 290, || {
+        let workers = Workers::new(1, 1);
+        let closed = Signal::new();
+        let fates = [(); 3].map(|()| Arc::new(Fate::default()));
+        let [first, waiting @ ..] = &fates;
+        let wait = closed.clone();
+        assert!(workers.submit(Foreground, job(first, move || wait.wait())).is_ok());
+        for (lane, fate) in [Foreground, Background].into_iter().zip(waiting) {
+            assert!(workers.submit(lane, job(fate, || ())).is_ok());
         }
+        assert_eq!(workers.close(Deadline::after(Duration::ZERO)), 1);
+        // The thread is done with what it had, and looks for more.
+        closed.give();
         settled(&workers);
-        assert_eq!(too_late.load(SeqCst), 0, "a job began in a pool that was closed");
+        assert_eq!(first.runs(), 1, "a job that had begun was dropped");
+        for fate in waiting {
+            assert_eq!(fate.runs(), 0, "a job began in a pool that was closed");
+            assert!(fate.is_gone(), "a job is still somewhere");
+        }
     });
 }
 
 pub fn a_worker_that_closes_waits_for_nobody() {
     const NAME: &str = "a_worker_that_closes_waits_for_nobody";
-    explore(NAME, 2, None, 1400, || closed_from_within(1));
-    explore(NAME, 3, Some(2), 490, || closed_from_within(2));
+    explore(NAME, 2, None, 350, || closed_from_within(1));
+    explore(NAME, 3, Some(2), 590, || closed_from_within(2));
 }
 
 /// Each thread of the pool closes it, and so does its owner.
@@ -224,10 +272,11 @@ fn closed_from_within(threads: usize) {
     let fates: Vec<_> = (0..threads).map(|_| Arc::new(Fate::default())).collect();
     for fate in &fates {
         let pool = Arc::clone(&workers);
-        // The second finds it closed, perhaps.
-        drop(workers.submit(job(fate, move || {
+        let body = move || {
             pool.close(Deadline::NEVER);
-        })));
+        };
+        // The second finds it closed, perhaps.
+        drop(workers.submit(Foreground, job(fate, body)));
     }
     settled(&workers);
     assert!(fates.iter().all(|fate| fate.is_gone()), "a job is still somewhere");

@@ -269,7 +269,7 @@ fn sizes_of_nothing_hold_nothing_and_break_nothing() {
     });
 }
 
-/// Room is made for all of them at once, so more than there can be is refused.
+/// More than there can be is a mistake, which shows before the first load.
 #[test]
 fn more_workers_or_a_longer_queue_than_there_can_be_are_refused() {
     for built in [
