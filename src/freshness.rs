@@ -29,6 +29,10 @@ const MOST: u64 = LONGEST.as_nanos() as u64;
 /// Jitter leaves at least this much of a TTL, unless the TTL itself is shorter: 1 ms, in nanoseconds.
 const SHORTEST: u64 = 1_000_000;
 
+/// By how much a shared tier, which tells what is left in whole milliseconds, may be beyond what a
+/// record was to live, in nanoseconds.
+const ROUNDED: u64 = 2_000_000;
+
 /// How long an entry may be served after its freshness has ended: two windows, independent of each
 /// other, both counted from the end of freshness ([RFC 5861]). Zero closes a window.
 ///
@@ -173,15 +177,6 @@ impl Lifetime {
     }
 }
 
-/// What a shared tier says is left of a record's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// The record has no expiry. None is ever written so: somebody else's hand was in it.
-    NoEnd,
-    /// This much. Zero: there is no such record any more, or will not be in a millisecond.
-    Time(Duration),
-}
-
 /// What may be done with an entry at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -215,30 +210,35 @@ impl Span {
         }
     }
 
-    /// Of a copy of a record in the shared tier, kept here for no longer than `at_most`, and never
-    /// for longer than the record itself.
+    /// Of a copy of a record in the shared tier, never kept here for longer than the record itself.
     ///
     /// The age is what has passed of the record's life by the shared tier's own clock: no clock of
     /// another machine, and no wall clock, has a part in it. `asked` is the moment *before* the
     /// question was sent, so the answer's journey counts as age.
     ///
-    /// - More left than the record's whole life: the age is zero.
-    /// - [`Left::NoEnd`]: the age cannot be known. Taken as zero, and kept here for `at_most` or the
-    ///   record's whole life, whichever is shorter. As each reader would find it new again, whoever
-    ///   finds one should have the shared tier give it an expiry.
-    /// - Nothing left: it has [expired](Phase::Expired), though its bytes have come. Whatever removed
-    ///   it, an expiry or an invalidation, was meant.
-    pub(crate) fn copied(asked: Moment, lifetime: Lifetime, left: Left, at_most: Duration) -> Span {
-        let left = match left {
-            Left::NoEnd => lifetime.kept,
-            Left::Time(left) => nanos(left).min(lifetime.kept),
-        };
+    /// `left` is what the tier says is left of its life: `None` for no end, zero for a record that is
+    /// gone, or will be in a millisecond. That has [expired](Phase::Expired), though its bytes have
+    /// come: whatever removed it, an expiry or an invalidation, was meant.
+    ///
+    /// `None` if there is no end, or more left than the record was ever to live: somebody else's hand
+    /// was in it, or the tier's clock was set back. Its age cannot be known, and each reader would
+    /// find it new again. A [little](ROUNDED) more is taken for rounding, and the record for new.
+    pub(crate) fn copied(
+        asked: Moment,
+        lifetime: Lifetime,
+        left: Option<Duration>,
+    ) -> Option<Span> {
+        let left = nanos(left?);
+        if left > lifetime.kept.saturating_add(ROUNDED) {
+            return None;
+        }
+        let left = left.min(lifetime.kept);
         let loaded = asked.minus(Duration::from_nanos(lifetime.kept - left));
-        Span {
+        Some(Span {
             loaded,
             fresh_until: loaded.plus_nanos(lifetime.fresh),
-            kept_until: asked.plus_nanos(left.min(nanos(at_most))),
-        }
+            kept_until: asked.plus_nanos(left),
+        })
     }
 
     /// Whether it is [fresh](Phase::Fresh): the one question that a hit asks.
@@ -361,8 +361,8 @@ mod tests {
     }
 
     /// As the shared tier tells it `after` a record of this lifetime was written.
-    fn left(lifetime: Lifetime, after: Duration) -> Left {
-        Left::Time(lifetime.kept().saturating_sub(after))
+    fn left(lifetime: Lifetime, after: Duration) -> Option<Duration> {
+        Some(lifetime.kept().saturating_sub(after))
     }
 
     fn jittered(ttl: Duration, jitter: f64, draw: u64) -> Duration {
@@ -403,10 +403,6 @@ mod tests {
         prop_oneof![prop::sample::select(ends), 0.0..=1.0]
     }
 
-    fn answers() -> impl Strategy<Value = Left> {
-        prop_oneof![Just(Left::NoEnd), durations().prop_map(Left::Time)]
-    }
-
     prop_compose! {
         fn any_windows()(revalidate in durations(), error in durations()) -> Windows {
             windows(revalidate, error)
@@ -425,12 +421,10 @@ mod tests {
             at in moments(),
             lifetime in lifetimes(),
             at_most in durations(),
-            answer in prop::option::of(answers()),
+            answer in prop::option::of(durations()),
         ) -> Span {
-            match answer {
-                None => Span::loaded(at, lifetime, at_most),
-                Some(answer) => Span::copied(at, lifetime, answer, at_most),
-            }
+            let copied = Span::copied(at, lifetime, answer).map(|span| span.kept_at_most(at, at_most));
+            copied.unwrap_or(Span::loaded(at, lifetime, at_most))
         }
     }
 
@@ -822,18 +816,14 @@ mod tests {
         fn a_local_copy_never_outlives_its_record(
             asked in moments(),
             lifetime in lifetimes(),
-            answer in answers(),
-            at_most in durations(),
+            left in durations(),
         ) {
-            let span = Span::copied(asked, lifetime, answer, at_most);
-            let left = match answer {
-                Left::NoEnd => lifetime.kept(),
-                Left::Time(left) => left.min(lifetime.kept()),
-            };
-            prop_assert!(span.kept_until <= asked.plus(left.min(at_most)));
-            // Nor is it ever fresh for longer than a value that was loaded just now.
-            prop_assert!(span.fresh_until <= asked.plus(lifetime.fresh()));
-            prop_assert!(span.age(asked) <= lifetime.kept());
+            if let Some(span) = Span::copied(asked, lifetime, Some(left)) {
+                prop_assert!(span.kept_until <= asked.plus(left));
+                // Nor is it ever fresh for longer than a value that was loaded just now.
+                prop_assert!(span.fresh_until <= asked.plus(lifetime.fresh()));
+                prop_assert!(span.age(asked) <= lifetime.kept());
+            }
         }
 
         #[test]
@@ -846,20 +836,31 @@ mod tests {
             let lifetime = lifetime(ms(fresh), windows);
             let there = Span::loaded(START, lifetime, LONGEST);
             let now = START.plus(ms(age));
-            let here = Span::copied(now, lifetime, left(lifetime, ms(age)), LONGEST);
+            let here = Span::copied(now, lifetime, left(lifetime, ms(age))).unwrap();
             prop_assert_eq!(here.phase(windows, now), there.phase(windows, now));
             prop_assert_eq!(here.is_fresh(now), there.is_fresh(now));
             prop_assert!(age >= fresh + window || here == there);
         }
 
         #[test]
-        fn a_record_that_has_more_left_than_its_life_is_new(
+        fn a_record_that_has_more_left_than_its_life_is_none(
             asked in moments(),
             lifetime in lifetimes(),
-            more in 0..i64::MAX as u64,
+            more in 3..u64::MAX,
         ) {
-            let left = Left::Time(lifetime.kept().saturating_add(ms(more)));
-            let span = Span::copied(asked, lifetime, left, MAX);
+            let left = lifetime.kept().saturating_add(ms(more));
+            prop_assert_eq!(Span::copied(asked, lifetime, Some(left)), None);
+            prop_assert_eq!(Span::copied(asked, lifetime, None), None);
+        }
+
+        #[test]
+        fn a_record_that_has_a_little_more_left_than_its_life_is_new(
+            asked in moments(),
+            lifetime in lifetimes(),
+            more in 0..=2_000_u64,
+        ) {
+            let left = lifetime.kept().saturating_add(us(more));
+            let span = Span::copied(asked, lifetime, Some(left)).unwrap();
             prop_assert_eq!(span, Span::loaded(asked, lifetime, MAX));
             prop_assert_eq!(span.age(asked), ZERO);
         }
@@ -869,12 +870,13 @@ mod tests {
             asked in moments(),
             fresh in any::<u64>(),
             kept in any::<u64>(),
-            answer in answers(),
+            answer in prop::option::of(durations()),
         ) {
             let lifetime = Lifetime::new(ms(fresh), ms(kept));
             prop_assert!(lifetime.fresh() <= lifetime.kept() && lifetime.kept() <= LONGEST);
-            let span = Span::copied(asked, lifetime, answer, MAX);
-            prop_assert!(span.kept_until <= asked.plus(LONGEST));
+            if let Some(span) = Span::copied(asked, lifetime, answer) {
+                prop_assert!(span.kept_until <= asked.plus(LONGEST));
+            }
         }
     }
 
@@ -882,7 +884,7 @@ mod tests {
     fn a_copy_made_near_the_end_ends_with_its_record() {
         let lifetime = lifetime(secs(2), Windows::default());
         let at = |after| START.plus(ms(after));
-        let span = Span::copied(at(1_500), lifetime, left(lifetime, ms(1_500)), secs(10));
+        let span = Span::copied(at(1_500), lifetime, left(lifetime, ms(1_500))).unwrap();
         assert_eq!(span.phase(Windows::default(), at(1_500)), Phase::Fresh);
         assert_eq!(span.phase(Windows::default(), at(1_900)), Phase::Fresh);
         assert_eq!(span.phase(Windows::default(), at(2_000)), Phase::Expired);
@@ -893,33 +895,17 @@ mod tests {
     fn a_copy_older_than_the_clock_has_its_age() {
         let windows = windows(secs(3_600), ZERO);
         let lifetime = lifetime(secs(3_600), windows);
-        let span = Span::copied(START, lifetime, left(lifetime, secs(5_400)), LONGEST);
+        let span = Span::copied(START, lifetime, left(lifetime, secs(5_400))).unwrap();
         assert_eq!(span.age(START), secs(5_400));
         assert_eq!(span.phase(windows, START), Phase::Stale);
         assert_eq!(span.phase(windows, START.plus(secs(1_800))), Phase::Expired);
     }
 
     #[test]
-    fn a_record_without_an_expiry_is_kept_for_the_local_ttl() {
-        let windows = windows(secs(60), ZERO);
-        let lifetime = lifetime(secs(60), windows);
-        let span = Span::copied(START, lifetime, Left::NoEnd, secs(1));
-        assert_eq!(span.age(START), ZERO);
-        assert_eq!(span.phase(windows, START), Phase::Fresh);
-        assert_eq!(span.phase(windows, START.plus(ms(999))), Phase::Fresh);
-        assert_eq!(span.phase(windows, START.plus(secs(1))), Phase::Expired);
-
-        // However long the local TTL: no longer than the record itself was to be.
-        let span = Span::copied(START, lifetime, Left::NoEnd, MAX);
-        assert_eq!(span.phase(windows, START.plus(secs(60))), Phase::Stale);
-        assert_eq!(span.phase(windows, START.plus(secs(120))), Phase::Expired);
-    }
-
-    #[test]
     fn a_record_that_has_just_gone_is_neither_kept_nor_served() {
         let windows = windows(MAX, MAX);
         let lifetime = lifetime(secs(60), windows);
-        let span = Span::copied(START, lifetime, Left::Time(ZERO), secs(1));
+        let span = Span::copied(START, lifetime, Some(ZERO)).unwrap();
         assert_eq!(span.kept_until, START);
         assert_eq!(span.phase(windows, START), Phase::Expired);
     }

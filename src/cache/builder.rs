@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::error::BuildError;
+use crate::fleet::envelope::MAX_PAYLOAD;
 use crate::fleet::{Codec, Fleet, FleetKey};
 use crate::flight::{Group, GroupBuilder};
 use crate::freshness::Policy;
@@ -270,7 +271,8 @@ impl<K, V, E> CacheBuilder<K, V, E> {
     }
 
     /// How many bytes an encoded value may have to be stored in the shared tier. Defaults to
-    /// 1 MiB. A larger one stays in this process.
+    /// 1 MiB, and may be 63 MiB at most: a longer reply of a server is taken for nonsense. A larger
+    /// value stays in this process.
     pub fn max_stored(mut self, bytes: usize) -> Self {
         self.max_stored = bytes;
         self
@@ -333,6 +335,9 @@ where
         at_least_one("workers", workers)?;
         at_most_a_million("workers", workers)?;
         at_most_a_million("queue", self.queue)?;
+        if self.max_stored > MAX_PAYLOAD {
+            return Err(BuildError::new("max_stored", self.max_stored, "at most 63 MiB"));
+        }
         let absences = self.absent_capacity.unwrap_or(match &self.capacity {
             Capacity::Entries(entries) => entries / 10,
             Capacity::Weight(..) => 1_000,

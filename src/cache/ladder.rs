@@ -121,8 +121,9 @@ where
                 self.refresh_early(key, &kept, now);
                 return Ok(kept.answer(Source::Local, now));
             }
-            // Of an absence nothing is left once it is not fresh.
-            kept => kept.filter(|kept| kept.found.is_some()),
+            // Of an absence nothing is left once it is not fresh, and nothing of what was heard to
+            // be out of date.
+            kept => kept.filter(|kept| kept.found.is_some() && !self.is_void(&kept.stamp)),
         };
         // L1, stale. What another process may have changed must be asked for.
         if let Some(kept) = &kept
@@ -166,11 +167,9 @@ where
     fn may_stand_in(&self, kept: &Kept<V>, windows: Windows, now: Moment) -> bool {
         match kept.stamp.span.phase(windows, now) {
             Phase::Expired => false,
-            // Fresh, but in doubt: that is as good as stale.
-            Phase::Fresh => !windows.stale_if_error.is_zero(),
-            Phase::Stale | Phase::IfError => {
-                self.is_current(&kept.stamp) || !windows.stale_if_error.is_zero()
-            }
+            Phase::Stale | Phase::IfError if self.is_current(&kept.stamp) => true,
+            // In doubt: that is as good as stale. What is known to be out of date is not.
+            _ => !windows.stale_if_error.is_zero() && !self.is_void(&kept.stamp),
         }
     }
 
@@ -252,7 +251,7 @@ where
     ) -> Result<Answer<V>, E> {
         let deadline = terms.deadline;
         // Of what was heard before the call began, a load that it joins must know.
-        let began = self.remote.as_ref().map(|remote| remote.shared().mark(&remote.key(key)));
+        let began = self.remote.as_ref().map(|remote| remote.mark(&remote.key(key)));
         // Whether what comes is of a load that this call set off, on whatever thread.
         let mut led = false;
         let mut join = self.join(key, deadline, Some(times.started))?;
@@ -347,7 +346,8 @@ where
         loader: &mut Loader<'_, K, V, E>,
         previous: Option<&Kept<V>>,
     ) -> Result<Filled<V>, E> {
-        let leader = Leader { room: self, key, terms, lane, loader, previous };
+        let confirmed = self.remote.is_none();
+        let leader = Leader { room: self, key, terms, lane, loader, previous, confirmed };
         match &self.remote {
             None => leader.load(lead, Storage::Here),
             Some(remote) => leader.load_in_fleet(lead, remote),
@@ -393,6 +393,15 @@ where
         match &self.remote {
             None => true,
             Some(remote) => remote.shared().is_current(stamp.mark),
+        }
+    }
+
+    /// Whether another process has been heard to change it. Not merely to load it anew, and a gap in
+    /// what is heard says nothing.
+    fn is_void(&self, stamp: &Stamp) -> bool {
+        match &self.remote {
+            None => false,
+            Some(remote) => !self.is_current(stamp) && remote.is_void(stamp.mark),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::admission::{self, Lane};
 use crate::deadline::Deadline;
 use crate::error::{Error, TierError};
-use crate::fleet::{Epoch, Heard, Held, Key, Mark, Reaction, Token};
+use crate::fleet::{Heard, Held, Key, Mark, Reaction, Token};
 use crate::flight::Lead;
 use crate::freshness::{Lifetime, Phase, Span};
 use crate::local::{Displaced, Insertion, Kept, Stamp};
@@ -16,7 +16,7 @@ use crate::stats::{Counts, Event};
 
 use super::fill::What;
 use super::ladder::{Loader, Terms};
-use super::remote::{Ask, BRIEFLY, Committing, Found, Look, Losers, Remote};
+use super::remote::{Ask, BRIEFLY, Committing, Found, Look, Losers, Place, Remote};
 use super::{Fill, Filled, Load, Room, Source};
 
 /// A leader and what it brings.
@@ -28,6 +28,9 @@ pub(super) struct Leader<'l, 'm, K, V, E> {
     pub(super) loader: &'l mut Loader<'m, K, V, E>,
     /// What is to be replaced, if anything is known.
     pub(super) previous: Option<&'l Kept<V>>,
+    /// Whether the loader may be told of that: on a fleet only if the shared tier had it just now.
+    /// What was invalidated and not heard of would be as good as new everywhere.
+    pub(super) confirmed: bool,
 }
 
 /// Where the result of a load is to be stored.
@@ -37,14 +40,7 @@ pub(super) enum Storage<'a, K, V> {
     /// In the shared tier, if the lease is ours still, and then in L1.
     Leased { remote: &'a Remote<K, V>, key: &'a Key, held: Held<'a>, token: Token, at: Place },
     /// In L1 only, and no longer than this.
-    Alone { at: Place, at_most: Duration },
-}
-
-/// What an entry of a shared table must know of where it belongs, from before it was read.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    epoch: Option<Epoch>,
-    mark: Mark,
+    Alone { mark: Mark, at_most: Duration },
 }
 
 /// How much younger than what is to be replaced a value in the shared tier must be to do. Ages are
@@ -65,7 +61,7 @@ where
         lead: Lead<'_, K, Filled<V>, E>,
         storage: Storage<'_, K, V>,
     ) -> Result<Filled<V>, E> {
-        let Leader { room, key, terms, lane, loader, previous } = self;
+        let Leader { room, key, terms, lane, loader, previous, confirmed } = self;
         let deadline = terms.deadline;
         // When the load begins, if that was noted at boarding and it has waited for nothing since.
         let mut began = lead.boarded().filter(|_| matches!(storage, Storage::Here));
@@ -97,7 +93,9 @@ where
             || {
                 counts.event(Event::Load);
                 let mut back_off = BackOff { room, key, previous };
-                let previous = previous.and_then(|kept| kept.found.as_ref());
+                let previous = previous
+                    .filter(|kept| confirmed && room.is_current(&kept.stamp))
+                    .and_then(|kept| kept.found.as_ref());
                 let started = began.map_or_else(|| room.clock.exact(), |at| room.clock.at(at));
                 let load = Load { key, deadline, previous, token };
                 let fill = match loader {
@@ -148,27 +146,27 @@ where
         let bound = self.terms.deadline.earlier(room.loser_wait);
 
         // The mark before the read: what is heard in between puts what was read in doubt.
-        let mut at = Place { epoch: None, mark: shared.mark(key) };
-        let Ok(epoch) = budget.spend(|deadline| remote.epoch(deadline)) else {
-            return self.load_degraded(lead, at, remote);
-        };
-        at.epoch = Some(epoch);
+        let mut mark = remote.mark(key);
         let asked = room.clock.exact();
         let counters = &room.counters;
-        let looked = match room.expects_misses && shared.takes_writes() {
-            true => Ok(Look::Nothing(None)),
-            false => budget.spend(|deadline| remote.lookup(key, epoch, asked, counters, deadline)),
-        };
+        let looked = budget.spend(|deadline| {
+            remote.catch_up(key, deadline)?;
+            if room.expects_misses && shared.takes_writes() {
+                return Ok(Look::Nothing(None));
+            }
+            let at = remote.place(mark, deadline)?;
+            remote.lookup(key, at, asked, counters, deadline)
+        });
         let (mut known, mut seen) = match looked {
-            Err(_) => return self.load_degraded(lead, at, remote),
+            Err(_) => return self.load_degraded(lead, mark, remote),
             Ok(Look::Found(found)) => match self.accept(found) {
-                Ok(kept) => return self.land(lead, kept, at, remote),
-                Err(found) => (self.adopt(&lead, found.kept, at, remote), found.seen),
+                Ok(kept) => return self.land(lead, kept, remote),
+                Err(found) => (self.adopt(&lead, found.kept, remote), found.seen),
             },
             Ok(Look::Nothing(seen)) => (None, seen),
         };
         if room.local.goes_alone(self.key, asked) {
-            return self.knowing(&known).load_alone(lead, at);
+            return self.knowing(&known).load_alone(lead, mark);
         }
         // In line before the lease is asked for, or the notice may come in between.
         let waiting = shared.wait_for(key);
@@ -181,12 +179,15 @@ where
         let mut useless = 0;
         loop {
             if useless > USELESS {
-                return self.knowing(&known).load_degraded(lead, at, remote);
+                return self.knowing(&known).load_degraded(lead, mark, remote);
             }
-            at.mark = shared.mark(key);
+            mark = remote.mark(key);
             let asked = room.clock.exact();
-            let answer = budget
-                .spend(|deadline| remote.acquire(key, epoch, seen, asked, counters, deadline));
+            // With each mark its epoch: of what was heard during the last wait both must know.
+            let answer = budget.spend(|deadline| {
+                let at = remote.place(mark, deadline)?;
+                Ok((at, remote.acquire(key, at, seen, asked, counters, deadline)?))
+            });
             let (holder, left) = match answer {
                 // Out of time while another process is at it: that is no trouble with the tier. What
                 // time is left is for its notice.
@@ -198,27 +199,27 @@ where
                     }
                     return Err(Error::TimedOut { waited: started.elapsed() });
                 }
-                Err(_) => return self.knowing(&known).load_degraded(lead, at, remote),
-                Ok(Ask::Won(held, token)) => {
+                Err(_) => return self.knowing(&known).load_degraded(lead, mark, remote),
+                Ok((at, Ask::Won(held, token))) => {
                     drop(waiting);
                     let storage = Storage::Leased { remote, key, held, token, at };
                     return self.knowing(&known).load(lead, storage);
                 }
-                Ok(Ask::Found(found)) => match self.accept(found) {
-                    Ok(kept) => return self.land(lead, kept, at, remote),
+                Ok((_, Ask::Found(found))) => match self.accept(found) {
+                    Ok(kept) => return self.land(lead, kept, remote),
                     Err(found) => {
-                        known = self.adopt(&lead, found.kept, at, remote).or(known);
+                        known = self.adopt(&lead, found.kept, remote).or(known);
                         seen = found.seen;
                         useless += 1;
                         continue;
                     }
                 },
-                Ok(Ask::Again(again)) => {
+                Ok((_, Ask::Again(again))) => {
                     seen = again;
                     useless += 1;
                     continue;
                 }
-                Ok(Ask::Held { holder, left }) => (holder, left),
+                Ok((_, Ask::Held { holder, left })) => (holder, left),
             };
             (waited, useless) = (true, 0);
             // Another process is at it. A refresh has no use for a second one, and whoever takes
@@ -240,20 +241,24 @@ where
             // A notice may be late: only that of the very lease that was waited for is an answer.
             // Any other one may be about what was invalidated before this call began.
             match heard {
-                Some(Heard::Filled { version, envelope: Some(sent), mark })
+                Some(Heard::Filled { version, envelope: Some(sent), changes })
                     if holder == Some(version) =>
                 {
                     let now = room.clock.exact();
-                    let kept = remote.open_sent(key, &sent, epoch, now, counters);
+                    // The notice is newer than this turn's epoch may be.
+                    let at =
+                        budget.spend(|deadline| remote.place(mark.moved_to(changes), deadline));
+                    let kept =
+                        at.ok().and_then(|at| remote.open_sent(key, &sent, at, now, counters));
                     if let Some(kept) = kept.filter(|kept| kept.stamp.span.is_fresh(now)) {
-                        return self.land(lead, kept, Place { mark, ..at }, remote);
+                        return self.land(lead, kept, remote);
                     }
                 }
                 Some(Heard::Failed { token, reaction }) if holder == Some(token) => {
                     match reaction {
                         Reaction::TakeOver => {}
                         Reaction::LoadAlone => {
-                            return self.knowing(&known).load_alone(lead, at);
+                            return self.knowing(&known).load_alone(lead, mark);
                         }
                         Reaction::BackOff => {
                             self.hold_off(&known, room.policy.refresh_backoff);
@@ -276,7 +281,7 @@ where
                         lead.land(Ok(Filled::InVain { waited }))?;
                         return Err(Error::TimedOut { waited });
                     }
-                    return self.knowing(&known).load_alone(lead, at);
+                    return self.knowing(&known).load_alone(lead, mark);
                 }
                 _ => {}
             }
@@ -295,8 +300,9 @@ where
     where
         'l: 's,
     {
-        let Leader { room, key, terms, lane, loader, previous } = self;
-        Leader { room, key, terms, lane, loader, previous: known.as_ref().or(previous) }
+        let Leader { room, key, terms, lane, loader, previous, .. } = self;
+        let (confirmed, previous) = (known.is_some(), known.as_ref().or(previous));
+        Leader { room, key, terms, lane, loader, previous, confirmed }
     }
 
     /// Whether what was found does: it is fresh, and newer than what is to be replaced.
@@ -315,12 +321,12 @@ where
     }
 
     /// What was found does not do. But if it is newer than what L1 has it belongs there: for callers
-    /// that take something stale, and for all of them if the load fails.
+    /// that take something stale, and for all of them if the load fails. Returns what L1 has then,
+    /// if the tier has it, too.
     fn adopt(
         &self,
         lead: &Lead<'_, K, Filled<V>, E>,
         found: Kept<V>,
-        at: Place,
         remote: &Remote<K, V>,
     ) -> Option<Kept<V>> {
         let Leader { room, key, previous, .. } = self;
@@ -329,10 +335,14 @@ where
                 || found.stamp.span.newer_by(&previous.stamp.span) > YOUNGER
         };
         let phase = found.stamp.span.phase(room.policy.windows, room.clock.exact());
-        if found.found.is_none() || phase == Phase::Expired || !previous.is_none_or(replaces) {
+        if found.found.is_none() || phase == Phase::Expired {
             return None;
         }
-        let (kept, weight) = self.place(found, at, remote);
+        if let Some(previous) = previous.filter(|previous| !replaces(previous)) {
+            // The same, or an older one: what the tier has, under the stamp that L1 knows it by.
+            return Some(Kept { stamp: previous.stamp, ..found });
+        }
+        let (kept, weight) = self.place(found, remote);
         let copy = kept.clone();
         let mut displaced = Displaced::default();
         lead.if_boarded(|| room.local.store(key, copy, weight, &mut displaced));
@@ -340,12 +350,12 @@ where
     }
 
     /// A value of the shared tier as L1 may keep it, and its weight.
-    fn place(&self, found: Kept<V>, at: Place, remote: &Remote<K, V>) -> (Kept<V>, u32) {
+    fn place(&self, found: Kept<V>, remote: &Remote<K, V>) -> (Kept<V>, u32) {
         let Leader { room, key, .. } = self;
         let Kept { found, stamp } = found;
         let took = Duration::from_micros(stamp.cost.into());
         let span = stamp.span.kept_at_most(room.clock.exact(), remote.at_most());
-        let stamp = room.stamp(span, found.is_some(), took, at.mark);
+        let stamp = room.stamp(span, found.is_some(), took, stamp.mark);
         let weight = found.as_ref().map_or(1, |value| room.local.weigh(key, value));
         (Kept { found, stamp }, weight)
     }
@@ -370,10 +380,9 @@ where
         self,
         lead: Lead<'_, K, Filled<V>, E>,
         found: Kept<V>,
-        at: Place,
         remote: &Remote<K, V>,
     ) -> Result<Filled<V>, E> {
-        let (kept, weight) = self.place(found, at, remote);
+        let (kept, weight) = self.place(found, remote);
         let copy = kept.clone();
         let mut displaced = Displaced::default();
         lead.land_storing(Ok(Filled::With(kept, Source::Fleet)), |_| {
@@ -398,18 +407,18 @@ where
     fn load_degraded(
         self,
         lead: Lead<'_, K, Filled<V>, E>,
-        at: Place,
+        mark: Mark,
         remote: &Remote<K, V>,
     ) -> Result<Filled<V>, E> {
         self.room.counters.event(Event::Degraded);
         let at_most = remote.at_most();
-        self.load(lead, Storage::Alone { at, at_most })
+        self.load(lead, Storage::Alone { mark, at_most })
     }
 
     /// The process with the lease will not share what it has, or took too long.
-    fn load_alone(self, lead: Lead<'_, K, Filled<V>, E>, at: Place) -> Result<Filled<V>, E> {
+    fn load_alone(self, lead: Lead<'_, K, Filled<V>, E>, mark: Mark) -> Result<Filled<V>, E> {
         self.room.counters.event(Event::LoadedAlone);
-        self.load(lead, Storage::Alone { at, at_most: BRIEFLY })
+        self.load(lead, Storage::Alone { mark, at_most: BRIEFLY })
     }
 }
 
@@ -441,7 +450,7 @@ where
         let alone = !matches!(storage, Storage::Here);
         let (at_most, mark, from) = match &storage {
             Storage::Here => (Duration::MAX, Mark::LOCAL, Source::Loaded),
-            Storage::Alone { at, at_most } => (*at_most, at.mark, Source::Alone),
+            Storage::Alone { mark, at_most } => (*at_most, *mark, Source::Alone),
             Storage::Leased { remote, at, .. } => (remote.at_most(), at.mark, Source::Loaded),
         };
         let filled = self.filled(fill, previous, loaded, at_most, mark);
@@ -459,12 +468,12 @@ where
             held.otherwise(Reaction::BackOff);
             return Ok((Filled::NothingUnchanged, false));
         };
-        let (Some(lifetime), Some(epoch)) = (lifetime, at.epoch) else {
+        let Some(lifetime) = lifetime else {
             // For whoever waits in this process, and no other.
             held.otherwise(Reaction::LoadAlone);
             return Ok((Filled::With(kept, from), false));
         };
-        let sealed = remote.seal(fleet_key, token, &kept, lifetime, epoch);
+        let sealed = remote.seal(fleet_key, token, &kept, lifetime, at);
         let Ok(bytes) = sealed else {
             self.counters.event(Event::NotEncoded);
             held.otherwise(Reaction::LoadAlone);

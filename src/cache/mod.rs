@@ -9,6 +9,7 @@ mod leader;
 mod prewarm;
 mod refresh;
 mod remote;
+mod untold;
 
 use std::fmt;
 use std::hash::Hash;
@@ -353,7 +354,7 @@ where
             None => (None, Mark::LOCAL, Duration::MAX),
             Some(remote) => {
                 let fleet_key = remote.key(key);
-                let mark = remote.shared().mark(&fleet_key);
+                let mark = remote.mark(&fleet_key);
                 (Some(fleet_key), mark, remote.at_most())
             }
         };

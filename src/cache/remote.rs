@@ -10,10 +10,12 @@ use crate::fleet::{
     Acquired, Codec, Committed, Entry, Epoch, Fleet, FleetKey, Held, Key, Lease, Reaction, Seen,
     Stored, Table, Token,
 };
-use crate::freshness::{Left, Lifetime, Span};
+use crate::freshness::{Lifetime, Span};
 use crate::local::{Kept, Stamp};
 use crate::moment::Moment;
 use crate::stats::{Counters, Event};
+
+use super::untold::{Due, Untold};
 
 /// What the processes that lost the lease do when they have waited for as long as they may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,19 @@ pub(super) struct Remote<K, V> {
     codec: Box<dyn Codec<V>>,
     schema: Schema,
     limit: usize,
+    untold: Untold,
+}
+
+/// Where what is read of a shared table belongs: what a value must be of to be taken, and by what it
+/// is told afterwards whether it is current still.
+///
+/// The mark is the older of the two: whoever hears that a table was invalidated forgets its epoch
+/// before it counts the change. So with a mark that knows of that goes an epoch that does, and a
+/// value of an epoch that is over is never current.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) mark: Mark,
+    epoch: Epoch,
 }
 
 /// A value as it was found in the shared tier.
@@ -92,6 +107,7 @@ impl<K, V> Remote<K, V> {
             schema: Schema::new(version, &codec.format()),
             codec: Box::new(codec),
             limit,
+            untold: Untold::default(),
         }
     }
 
@@ -108,8 +124,24 @@ impl<K, V> Remote<K, V> {
         (self.key)(&self.table, key)
     }
 
+    /// By which it is told whether an entry of this key is current. To be taken before the entry is
+    /// read.
+    pub(super) fn mark(&self, key: &Key) -> Mark {
+        self.shared().mark(key, self.table.fingerprint())
+    }
+
+    /// Whether the entry with this mark, which is not current, was said to be out of date.
+    pub(super) fn is_void(&self, mark: Mark) -> bool {
+        self.shared().is_void(mark, self.table.fingerprint())
+    }
+
+    /// Where what is read from now on belongs, and was since this mark was taken.
+    pub(super) fn place(&self, mark: Mark, deadline: Deadline) -> Result<Place, TierError> {
+        Ok(Place { mark, epoch: self.epoch(deadline)? })
+    }
+
     /// The epoch that values are to have, asking the tier for it if none is known.
-    pub(super) fn epoch(&self, deadline: Deadline) -> Result<Epoch, TierError> {
+    fn epoch(&self, deadline: Deadline) -> Result<Epoch, TierError> {
         let shared = self.shared();
         let fingerprint = self.table.fingerprint();
         let known = shared.epoch_known(fingerprint);
@@ -132,7 +164,7 @@ impl<K, V> Remote<K, V> {
     pub(super) fn lookup(
         &self,
         key: &Key,
-        epoch: Epoch,
+        at: Place,
         asked: Moment,
         counters: &Counters,
         deadline: Deadline,
@@ -140,7 +172,7 @@ impl<K, V> Remote<K, V> {
         let stored = self.shared().ask(Access::Read, |tier| tier.lookup(key, deadline))?;
         Ok(match stored {
             None => Look::Nothing(None),
-            Some(stored) => match self.open(key, &stored, epoch, asked, counters) {
+            Some(stored) => match self.open(key, &stored, at, asked, counters) {
                 Some(found) => Look::Found(found),
                 None => Look::Nothing(Seen::of(&stored.bytes)),
             },
@@ -151,7 +183,7 @@ impl<K, V> Remote<K, V> {
     pub(super) fn acquire<'a>(
         &'a self,
         key: &'a Key,
-        epoch: Epoch,
+        at: Place,
         seen: Option<Seen>,
         asked: Moment,
         counters: &Counters,
@@ -176,7 +208,7 @@ impl<K, V> Remote<K, V> {
         Ok(match answer? {
             Acquired::Won => Ask::Won(Held::new(shared, key, lease, sent), lease.token),
             Acquired::Held { holder, left } => Ask::Held { holder, left },
-            Acquired::Hit(stored) => match self.open(key, &stored, epoch, asked, counters) {
+            Acquired::Hit(stored) => match self.open(key, &stored, at, asked, counters) {
                 Some(found) => Ask::Found(found),
                 None => Ask::Again(Seen::of(&stored.bytes)),
             },
@@ -184,17 +216,17 @@ impl<K, V> Remote<K, V> {
     }
 
     /// Reads what is stored. `None`, and a count, if it is not a value of this key and table that
-    /// can be read, or has no end, so that every reader would find it new; `None` alone if it is
-    /// of an epoch that is over.
-    pub(super) fn open(
+    /// can be read, or is not to end as it should, so that every reader would find it new; `None`
+    /// alone if it is of an epoch that is over.
+    fn open(
         &self,
         key: &Key,
         stored: &Stored,
-        epoch: Epoch,
+        at: Place,
         asked: Moment,
         counters: &Counters,
     ) -> Option<Found<V>> {
-        let kept = self.read(key, &stored.bytes, stored.left, epoch, asked, counters)?;
+        let kept = self.read(key, &stored.bytes, stored.left, at, asked, counters)?;
         Some(Found { kept, seen: Seen::of(&stored.bytes) })
     }
 
@@ -203,7 +235,7 @@ impl<K, V> Remote<K, V> {
         key: &Key,
         bytes: &[u8],
         left: Option<Duration>,
-        epoch: Epoch,
+        at: Place,
         asked: Moment,
         counters: &Counters,
     ) -> Option<Kept<V>> {
@@ -215,14 +247,14 @@ impl<K, V> Remote<K, V> {
             }
         };
         let header = opened.header;
-        if header.epoch != epoch {
+        if header.epoch != at.epoch {
             return None;
         }
-        let left = left.map_or(Left::NoEnd, Left::Time);
-        if left == Left::NoEnd {
+        let lifetime = Lifetime::new(header.ttl, header.life);
+        let Some(span) = Span::copied(asked, lifetime, left) else {
             counters.event(Event::Undecodable);
             return None;
-        }
+        };
         let found = match header.absent {
             true => None,
             false => match self.codec.decode(opened.payload) {
@@ -233,12 +265,10 @@ impl<K, V> Remote<K, V> {
                 }
             },
         };
-        let lifetime = Lifetime::new(header.ttl, header.life);
-        let span = Span::copied(asked, lifetime, left, Duration::MAX);
         let cost = u32::try_from(header.cost.as_micros()).unwrap_or(u32::MAX);
-        // When to refresh it, its weight and its mark are for the cache to say.
+        // When to refresh it and its weight are for the cache to say.
         let refresh_from = span.fresh_until();
-        let stamp = Stamp { span, refresh_from, cost, weight: 1, mark: Mark::LOCAL };
+        let stamp = Stamp { span, refresh_from, cost, weight: 1, mark: at.mark };
         Some(Kept { found, stamp })
     }
 
@@ -248,12 +278,12 @@ impl<K, V> Remote<K, V> {
         &self,
         key: &Key,
         bytes: &[u8],
-        epoch: Epoch,
+        at: Place,
         now: Moment,
         counters: &Counters,
     ) -> Option<Kept<V>> {
         let life = envelope::inspect(bytes).ok()?.header.life;
-        self.read(key, bytes, Some(life), epoch, now, counters)
+        self.read(key, bytes, Some(life), at, now, counters)
     }
 
     /// The envelope of a value that was just loaded, or is being put.
@@ -263,7 +293,7 @@ impl<K, V> Remote<K, V> {
         version: Token,
         kept: &Kept<V>,
         lifetime: Lifetime,
-        epoch: Epoch,
+        at: Place,
     ) -> Result<Vec<u8>, CodecError> {
         let header = Header {
             version,
@@ -273,7 +303,7 @@ impl<K, V> Remote<K, V> {
             life: lifetime.kept(),
             cost: Duration::from_micros(kept.stamp.cost.into()),
             schema: self.schema,
-            epoch,
+            epoch: at.epoch,
         };
         envelope::encode(&header, self.limit, |out| match &kept.found {
             Some(value) => self.codec.encode(value, out),
@@ -322,26 +352,93 @@ impl<K, V> Remote<K, V> {
     ) -> Result<(), TierError> {
         let (shared, origin, version) = (self.shared(), self.shared().origin, Token::random());
         let deadline = Deadline::after(shared.budget);
-        let epoch = self.epoch(deadline)?;
-        let Ok(bytes) = self.seal(key, version, kept, lifetime, epoch) else {
-            counters.event(Event::NotEncoded);
-            return self.invalidate(key);
-        };
-        let entry = Entry::new(version, &bytes, lifetime.kept());
-        shared.ask(Access::Write, |tier| tier.put(key, entry, origin, deadline))
+        self.tell(key, || {
+            self.tell_of_the_table(deadline)?;
+            let at = self.place(kept.stamp.mark, deadline)?;
+            let Ok(bytes) = self.seal(key, version, kept, lifetime, at) else {
+                counters.event(Event::NotEncoded);
+                return self.remove(key, deadline);
+            };
+            let entry = Entry::new(version, &bytes, lifetime.kept());
+            shared.ask(Access::Write, |tier| tier.put(key, entry, origin, deadline))
+        })
     }
 
     /// Removes value and lease.
     pub(super) fn invalidate(&self, key: &Key) -> Result<(), TierError> {
-        let (shared, origin) = (self.shared(), self.shared().origin);
-        let deadline = Deadline::after(shared.budget);
-        shared.ask(Access::Remove, |tier| tier.invalidate(key, origin, deadline))
+        let deadline = Deadline::after(self.shared().budget);
+        self.tell(key, || self.remove(key, deadline))
     }
 
     /// Makes every value of the table one of an epoch that is over.
     pub(super) fn invalidate_all(&self) -> Result<(), TierError> {
+        let since = self.untold.failures();
+        let told = self.begin_epoch(Deadline::after(self.shared().budget));
+        match &told {
+            Ok(()) => self.untold.told_of_the_table(since),
+            Err(_) => self.untold.note_the_table(),
+        }
+        told
+    }
+
+    /// Tells the tier what it could not be told when it was so, before anything is read of the key:
+    /// it may have what this process has invalidated.
+    ///
+    /// # Errors
+    ///
+    /// It has not been told, and what it has of the key must not be taken.
+    pub(super) fn catch_up(&self, key: &Key, deadline: Deadline) -> Result<(), TierError> {
+        self.tell_of_the_table(deadline)?;
+        match self.untold.due(key) {
+            Due::Nothing => Ok(()),
+            Due::Key => self.tell(key, || self.remove(key, deadline)),
+            // Nobody here may ask for it again, but other processes have it until they are told.
+            Due::Another(other) => {
+                if self.tell(&other, || self.remove(&other, deadline)).is_err() {
+                    self.untold.rest();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn tell_of_the_table(&self, deadline: Deadline) -> Result<(), TierError> {
+        if !self.untold.is_the_table_due() {
+            return Ok(());
+        }
+        // One at a time: each begins an epoch of its own, and ends that of the one before.
+        let Some(_turn) = self.untold.turn() else {
+            return Err(TierError::Unreachable("it is being told what it was not".into()));
+        };
+        let since = self.untold.failures();
+        self.begin_epoch(deadline)?;
+        self.untold.told_of_the_table(since);
+        Ok(())
+    }
+
+    /// Has the tier told of `key`, and keeps in mind whether it was.
+    fn tell(
+        &self,
+        key: &Key,
+        ask: impl FnOnce() -> Result<(), TierError>,
+    ) -> Result<(), TierError> {
+        let since = self.untold.failures();
+        let told = ask();
+        match &told {
+            Ok(()) => self.untold.told(key, since),
+            Err(_) => self.untold.note(key),
+        }
+        told
+    }
+
+    fn remove(&self, key: &Key, deadline: Deadline) -> Result<(), TierError> {
+        let (shared, origin) = (self.shared(), self.shared().origin);
+        shared.ask(Access::Remove, |tier| tier.invalidate(key, origin, deadline))
+    }
+
+    /// Always a new one: an old one that comes late could bring back what was stored under it.
+    fn begin_epoch(&self, deadline: Deadline) -> Result<(), TierError> {
         let (shared, origin, epoch) = (self.shared(), self.shared().origin, Epoch::random());
-        let deadline = Deadline::after(shared.budget);
         // Known here even if the tier cannot be told: this process trusts nothing of before.
         let table = self.table.fingerprint();
         shared.begin_epoch(table, epoch);

@@ -83,6 +83,10 @@ pub const HEADER: usize = 71;
 /// As long as any value may be stored: ten years. Servers overflow on some of what is longer.
 pub const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
+/// As many bytes as any value may have when it is encoded. With its header, and what a server sends
+/// around it, it must be a reply that is read.
+pub(crate) const MAX_PAYLOAD: usize = 63 << 20;
+
 /// What an envelope has room for before its vector grows: most values are small.
 const SMALL: usize = 256;
 
@@ -165,7 +169,8 @@ impl Header {
     /// How old the value is, given what the tier says is [`left`](super::Stored::left) of it.
     ///
     /// `None` if the tier says that it never expires: somebody else has stored it or changed its
-    /// expiry, and its age cannot be known. Zero if more is left than it was stored for.
+    /// expiry, and its age cannot be known. Zero if more is left than it was stored for. A cache takes
+    /// neither for a value.
     ///
     /// ```
     /// # use onefill::fleet::envelope::{Header, Schema};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
@@ -95,8 +95,11 @@ struct Ear {
     origin: Origin,
     /// Whether notices come.
     up: AtomicBool,
-    /// How often something has changed in each part.
+    /// How often something has changed in each part, or may have without being heard of.
     changes: Box<[AtomicU32]>,
+    /// How often another process was heard to put or invalidate something in each part. A table is
+    /// in the part of its own fingerprint.
+    voids: Box<[AtomicU16]>,
     /// How many puts and invalidations of this process have begun in each part, in the upper half,
     /// and how many of them are not over, in the lower.
     writing: Box<[AtomicU64]>,
@@ -129,8 +132,8 @@ struct Waiter {
 /// What a waiter is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// A lease ended with a value, perhaps this one, which has this mark.
-    Filled { version: Token, envelope: Option<std::sync::Arc<[u8]>>, mark: Mark },
+    /// A lease ended with a value, perhaps this one, after so many changes of its part.
+    Filled { version: Token, envelope: Option<std::sync::Arc<[u8]>>, changes: u32 },
     /// A lease ended without one, and this is what to do.
     Failed { token: Token, reaction: Reaction },
     /// Something has changed; ask.
@@ -139,15 +142,29 @@ pub(crate) enum Heard {
 
 /// The part of a key, and how often something had changed in it at some moment. An entry that
 /// carries one from before it was read is out of doubt as long as it is the same.
+///
+/// In doubt is not void: what is in doubt may be out of date, what is void was said to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    part: u32,
+    part: u16,
+    /// How much was void by then, in the parts of the key and of its table together.
+    voids: u16,
     changes: u32,
 }
 
+/// After so many changes of a part the number of those that made void what was there may have gone
+/// round: it is taken for void then.
+const UNTELLABLE: u32 = 1 << 15;
+
 impl Mark {
     /// Of an entry that no other process can change.
-    pub(crate) const LOCAL: Mark = Mark { part: 0, changes: 0 };
+    pub(crate) const LOCAL: Mark = Mark { part: 0, voids: 0, changes: 0 };
+
+    /// Of a change that was heard after this one was taken. What became void since then, this
+    /// does not know of: it takes for void too much, and never too little.
+    pub(crate) fn moved_to(self, changes: u32) -> Mark {
+        Mark { changes, ..self }
+    }
 
     /// Of an entry that is in doubt from the beginning.
     pub(crate) fn outdated(self) -> Mark {
@@ -395,6 +412,7 @@ impl FleetBuilder {
             origin,
             up: AtomicBool::new(false),
             changes: std::iter::repeat_with(|| AtomicU32::new(0)).take(PARTS).collect(),
+            voids: std::iter::repeat_with(|| AtomicU16::new(0)).take(PARTS).collect(),
             writing: std::iter::repeat_with(|| AtomicU64::new(0)).take(PARTS).collect(),
             waiters: Mutex::new(HashMap::new()),
             epochs: Mutex::new(Epochs::default()),
@@ -546,21 +564,33 @@ impl Shared {
         !self.writes.gauge().open
     }
 
-    /// The mark of a key as of now. To be taken before the value is read that is to carry it.
-    pub(crate) fn mark(&self, key: &Key) -> Mark {
-        self.ear.mark(key.fingerprint())
+    /// The mark of a key as of now. To be taken before the value is read that is to carry it, and
+    /// before the epoch that the value is to be of.
+    pub(crate) fn mark(&self, key: &Key, table: Fingerprint) -> Mark {
+        let part = part(key.fingerprint());
+        // In this order: a change is counted before what it makes void, so whoever knows of the
+        // one knows of the other.
+        let voids = self.ear.voids(part, table);
+        Mark { part, voids, changes: self.ear.changes(part) }
     }
 
     /// Whether nothing has been heard since of anything in the mark's part.
     #[inline]
     pub(crate) fn is_current(&self, mark: Mark) -> bool {
-        self.ear.changes[mark.part as usize].load(Ordering::Acquire) == mark.changes
+        self.ear.changes[usize::from(mark.part)].load(Ordering::Acquire) == mark.changes
+    }
+
+    /// Whether what carries the mark, of a key of this table, was said to be out of date, or that
+    /// cannot be told any more. To be asked only of what is not current.
+    pub(crate) fn is_void(&self, mark: Mark, table: Fingerprint) -> bool {
+        let changes = self.ear.changes(mark.part).wrapping_sub(mark.changes);
+        self.ear.voids(mark.part, table) != mark.voids || changes >= UNTELLABLE
     }
 
     /// A put or an invalidation of `key` by this process begins. To be held until it is done here,
     /// too.
     pub(crate) fn write(&self, key: &Key) -> Writing<'_> {
-        let part = &self.ear.writing[part(key.fingerprint()) as usize];
+        let part = &self.ear.writing[usize::from(part(key.fingerprint()))];
         let before = part.fetch_add(BEGUN + 1, Ordering::AcqRel);
         let number = (before >> 32) as u32;
         Writing { part, number: number.wrapping_add(1), alone: before as u32 == 0 }
@@ -673,17 +703,25 @@ impl Drop for Waiting<'_> {
 }
 
 impl Ear {
-    /// Something has changed in the part of this key: L1 is in doubt about it. The mark is that of
-    /// what it was changed to.
-    fn change(&self, key: Fingerprint) -> Mark {
-        let part = part(key);
-        let before = self.changes[part as usize].fetch_add(1, Ordering::AcqRel);
-        Mark { part, changes: before.wrapping_add(1) }
+    /// Something has changed in this part: L1 is in doubt about it. Returns how often by now.
+    fn change(&self, part: u16) -> u32 {
+        self.changes[usize::from(part)].fetch_add(1, Ordering::AcqRel).wrapping_add(1)
     }
 
-    fn mark(&self, key: Fingerprint) -> Mark {
-        let part = part(key);
-        Mark { part, changes: self.changes[part as usize].load(Ordering::Acquire) }
+    fn changes(&self, part: u16) -> u32 {
+        self.changes[usize::from(part)].load(Ordering::Acquire)
+    }
+
+    /// What L1 has of this part, or of the table whose part it is, is out of date. To be called
+    /// when that has been counted as a change.
+    fn void(&self, part: u16) {
+        self.voids[usize::from(part)].fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn voids(&self, key: u16, table: Fingerprint) -> u16 {
+        let [key, table] =
+            [key, part(table)].map(|part| self.voids[usize::from(part)].load(Ordering::Acquire));
+        key.wrapping_add(table)
     }
 
     fn begin_epoch(&self, table: Fingerprint, epoch: Epoch) {
@@ -756,23 +794,32 @@ impl Listener for Ear {
         let ours = notice.from == self.origin;
         match &notice.news {
             News::Filled { key, version, envelope } | News::Put { key, version, envelope } => {
-                let mark = if ours { self.mark(*key) } else { self.change(*key) };
+                let part = part(*key);
+                let changes = if ours { self.changes(part) } else { self.change(part) };
+                // What is loaded anew was stale, and may stand in as it did. What is put is known
+                // to be another.
+                if !ours && matches!(notice.news, News::Put { .. }) {
+                    self.void(part);
+                }
                 let (version, envelope) = (*version, envelope.clone());
-                self.tell(*key, &Heard::Filled { version, envelope, mark });
+                self.tell(*key, &Heard::Filled { version, envelope, changes });
             }
             News::Failed { key, token, reaction } => {
                 self.tell(*key, &Heard::Failed { token: *token, reaction: *reaction });
             }
             News::Invalidated { key } => {
                 if !ours {
-                    self.change(*key);
+                    self.change(part(*key));
+                    self.void(part(*key));
                 }
                 self.tell(*key, &Heard::Changed);
             }
             News::InvalidatedAll { table, epoch } => {
+                // The epoch first: whoever takes a mark that knows of this finds the old one gone.
                 self.epoch_begun(*table, *epoch);
                 if !ours {
                     self.change_all();
+                    self.void(part(*table));
                 }
                 self.tell_all(&Heard::Changed);
             }
@@ -780,9 +827,9 @@ impl Listener for Ear {
     }
 }
 
-fn part(key: Fingerprint) -> u32 {
+fn part(key: Fingerprint) -> u16 {
     let [a, b, ..] = key.as_bytes();
-    u32::from(u16::from_be_bytes([*a, *b])) % PARTS as u32
+    u16::from_be_bytes([*a, *b]) % PARTS as u16
 }
 
 impl fmt::Debug for Shared {

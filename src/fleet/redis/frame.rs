@@ -4,11 +4,14 @@
 //! middle of a reply that was cut off, and follow however many lengths a server claims.
 
 use super::Reply;
+use crate::fleet::envelope;
 
 /// A reply has at most so many bytes, which is also the most that a bulk may have. Redis itself
 /// allows 512 MiB; no value of ours comes near it, and a length that is nonsense must not be waited
 /// for.
 pub(super) const REPLY_LIMIT: usize = 64 << 20;
+// Every value that may be stored can be read again.
+const _: () = assert!(envelope::MAX_PAYLOAD + envelope::HEADER + LINE_LIMIT <= REPLY_LIMIT);
 /// A status or an error has at most so many bytes.
 const LINE_LIMIT: usize = 64 << 10;
 /// A number has at most so many bytes.
