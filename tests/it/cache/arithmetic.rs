@@ -197,6 +197,10 @@ fn what_means_nothing_is_refused_by_name() {
     }
     assert_eq!(refused(plain().admission(0)).1, "admission is 0, but must be at least 1");
     assert_eq!(refused(plain().workers(0)).1, "workers is 0, but must be at least 1");
+    // What is stored must be a reply that is read.
+    let text = "max_stored is 66060289, but must be at most 63 MiB";
+    assert_eq!(refused(plain().max_stored((63 << 20) + 1)).1, text);
+    assert!(plain().max_stored(63 << 20).build().is_ok());
     assert_eq!(refused(Cache::builder("no ttl")).0, "ttl");
     for fine in [0.0, 1.0] {
         assert!(plain().jitter(fine).early_refresh(fine).build().is_ok());

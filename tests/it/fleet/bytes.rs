@@ -101,18 +101,27 @@ fn bytes_that_are_no_value_and_are_being_replaced_are_waited_for() {
 }
 
 #[test]
-fn a_value_without_an_end_is_not_served_for_ever() {
+fn a_value_whose_age_cannot_be_known_is_not_served_for_ever() {
     within(|| {
         let (memory, meter, clock) = (Memory::manual(), Meter::default(), Clock::manual());
         let [one, two] = [0; 2]
             .map(|_| start(&memory, |f| f, |c| c.clock(clock.clone()).loader(meter.numbered())));
         assert_eq!(one.value(7), "1");
-        memory.plant(&key(7), &envelope_of(&memory, 7), None);
-        // How old it is cannot be told: it is replaced by one that has an end.
-        assert_eq!(two.get(7).unwrap().source(), Source::Loaded);
-        assert_eq!(memory.stored(&key(7)).unwrap().left, Some(TTL));
-        assert_eq!(two.cache.stats().undecodable, 1);
-        assert_eq!(one.value(7), "2");
+        // Without an end, or with more left than it was ever to live, as when the server's clock is
+        // set back. It is replaced by one that ends when it should.
+        for (id, left) in [(7, None), (8, Some(TTL + ms(3))), (9, Some(60 * TTL))] {
+            let undecodable = two.cache.stats().undecodable;
+            one.value(id);
+            memory.plant(&key(id), &envelope_of(&memory, id), left);
+            assert_eq!(two.get(id).unwrap().source(), Source::Loaded, "{left:?}");
+            assert_eq!(memory.stored(&key(id)).unwrap().left, Some(TTL));
+            assert_eq!(two.cache.stats().undecodable, undecodable + 1);
+            assert_eq!(one.value(id), two.value(id));
+        }
+        // As far as whole milliseconds can tell this one is new.
+        one.value(10);
+        memory.plant(&key(10), &envelope_of(&memory, 10), Some(TTL + ms(1)));
+        assert_eq!(two.get(10).unwrap().source(), Source::Fleet);
     });
 }
 

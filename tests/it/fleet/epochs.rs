@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::thread;
 
 use onefill::fleet::memory::{Memory, Moment, Op};
-use onefill::fleet::{Event, News, Notice, Origin, Tier};
-use onefill::{Clock, Deadline, Source};
+use onefill::fleet::{Event, News, Notice, Origin, Reaction, Tier};
+use onefill::{Clock, Deadline, Fill, Source};
 
 use super::support::*;
 
@@ -43,6 +43,187 @@ fn an_epoch_that_was_asked_for_before_it_ended_is_not_remembered_after_that() {
         });
         assert_eq!(one.value(7), two.value(7));
         assert_ne!(one.value(7), "1");
+    });
+}
+
+/// What is loaded by the process that has the lease, from before everything is invalidated, and does
+/// or does not come with its notice.
+const SIZES: [usize; 2] = [0, 5_000];
+
+fn page(value: &str, size: usize) -> String {
+    format!("{value}{}", " ".repeat(size))
+}
+
+#[test]
+fn who_waits_while_everything_is_invalidated_takes_nothing_of_before() {
+    within(|| {
+        for (size, expects_misses) in SIZES.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+            let (memory, old, new) = (Memory::new(), Stage::new(), Stage::new());
+            let (one, three) = (instance(&memory, old.loader()), instance(&memory, new.loader()));
+            let settings = |c: Builder| if expects_misses { c.expect_misses() } else { c };
+            let two = start(&memory, |f| f, |c| settings(c).loader(new.loader()));
+            new.end_with("new");
+            thread::scope(|s| {
+                let loads = s.spawn(|| one.value(7));
+                old.begun();
+                let before = s.spawn(|| two.value(7));
+                two.until_claimed(1);
+                three.cache.invalidate_all().unwrap();
+                // It has heard of that, and waits on.
+                two.until_claimed(2);
+                let after = s.spawn(|| two.value(7));
+                two.until_following(1);
+                old.end_with(&page("old", size));
+                assert_eq!(loads.join().unwrap().trim(), "old");
+                before.join().unwrap();
+                assert_eq!(after.join().unwrap(), "new", "{size}, {expects_misses}");
+            });
+            for instance in [&two, &three, &one] {
+                assert_eq!(instance.value(7), "new", "{size}, {expects_misses}");
+            }
+            assert_eq!((old.loads(), new.loads()), (1, 1));
+        }
+    });
+}
+
+#[test]
+fn what_comes_with_a_notice_is_of_the_epoch_that_was_heard_before_it() {
+    within(|| {
+        let (memory, old, new) = (Memory::new(), Stage::new(), Stage::new());
+        let one = instance(&memory, old.loader());
+        let [two, three] = [0; 2].map(|_| instance(&memory, new.loader()));
+        new.end_with("new");
+        thread::scope(|s| {
+            let loads = s.spawn(|| one.value(7));
+            old.begun();
+            // The lease is taken; when it hears so, two things have happened since.
+            let claim = two.link.hold(Op::Acquire, Moment::Reply);
+            let waits = s.spawn(|| two.value(7));
+            assert!(claim.wait_for(1, NOISE));
+            three.cache.invalidate_all().unwrap();
+            old.end_with("old");
+            assert_eq!(loads.join().unwrap(), "old");
+            claim.release();
+            waits.join().unwrap();
+        });
+        assert_eq!((two.value(7), three.value(7)), ("new".to_string(), "new".to_string()));
+    });
+}
+
+#[test]
+fn a_claim_that_everything_overtakes_is_no_answer_to_calls_after_it() {
+    within(|| {
+        for moment in [Moment::Request, Moment::Reply] {
+            let (memory, old, new) = (Memory::new(), Stage::new(), Stage::new());
+            let one = instance(&memory, old.loader());
+            let [two, three] = [0; 2].map(|_| instance(&memory, new.loader()));
+            new.end_with("new");
+            thread::scope(|s| {
+                // The epoch is known to it, and nothing is stored yet.
+                let lookup = two.link.hold(Op::Lookup, Moment::Reply);
+                let before = s.spawn(|| two.value(7));
+                assert!(lookup.wait_for(1, NOISE));
+                let claim = two.link.hold(Op::Acquire, moment);
+                if moment == Moment::Reply {
+                    old.end_with("old");
+                    assert_eq!(one.value(7), "old");
+                }
+                lookup.release();
+                assert!(claim.wait_for(1, NOISE));
+                if moment == Moment::Request {
+                    old.end_with("old");
+                    assert_eq!(one.value(7), "old");
+                }
+                three.cache.invalidate_all().unwrap();
+                let after = s.spawn(|| two.value(7));
+                two.until_following(1);
+                claim.release();
+                before.join().unwrap();
+                assert_eq!(after.join().unwrap(), "new", "{moment:?}");
+            });
+            assert_eq!((two.value(7), three.value(7)), ("new".to_string(), "new".to_string()));
+        }
+    });
+}
+
+#[test]
+fn who_waits_while_nothing_is_heard_takes_nothing_of_before() {
+    within(|| {
+        for size in SIZES {
+            let (memory, old, new) = (Memory::new(), Stage::new(), Stage::new());
+            let (one, three) = (instance(&memory, old.loader()), instance(&memory, new.loader()));
+            let link = Arc::new(memory.peer());
+            let tapped = Arc::new(Tapped::new(&link));
+            let two = on(Arc::clone(&tapped), link, |f| f, |c| c.loader(new.loader()));
+            new.end_with("new");
+            thread::scope(|s| {
+                let loads = s.spawn(|| one.value(7));
+                old.begun();
+                let before = s.spawn(|| two.value(7));
+                two.until_claimed(1);
+                two.link.mute(1);
+                three.cache.invalidate_all().unwrap();
+                // As after the subscription was lost and made again.
+                tapped.tell(&Event::Up);
+                two.until_claimed(2);
+                let after = s.spawn(|| two.value(7));
+                two.until_following(1);
+                old.end_with(&page("old", size));
+                assert_eq!(loads.join().unwrap().trim(), "old");
+                before.join().unwrap();
+                assert_eq!(after.join().unwrap(), "new", "{size}");
+            });
+            assert_eq!((two.value(7), three.value(7)), ("new".to_string(), "new".to_string()));
+        }
+    });
+}
+
+#[test]
+fn a_lease_won_after_everything_was_invalidated_is_for_a_value_of_after() {
+    within(|| {
+        let (memory, meter) = (Memory::new(), Meter::default());
+        let [two, three] = [0; 2].map(|_| instance(&memory, meter.numbered()));
+        let holder = dead_holder(&memory, 7, ms(60_000));
+        thread::scope(|s| {
+            let waits = s.spawn(|| two.get(7).unwrap());
+            two.until_claimed(1);
+            three.cache.invalidate_all().unwrap();
+            two.until_claimed(2);
+            let (give, from) = (Reaction::TakeOver, Origin::random());
+            memory.release(&key(7), holder, give, from, Deadline::NEVER).unwrap();
+            assert_eq!(waits.join().unwrap().source(), Source::Loaded);
+        });
+        assert_eq!(three.get(7).unwrap().source(), Source::Fleet);
+        assert_eq!(two.get(7).unwrap().source(), Source::Local);
+        assert_eq!(meter.loads(), 1);
+    });
+}
+
+#[test]
+fn what_everything_made_out_of_date_is_not_good_as_new() {
+    within(|| {
+        let (memory, clock) = (Memory::manual(), Clock::manual());
+        let unchanged = |load: &Asked<'_>| {
+            Ok(load.previous().map_or(Fill::new("new".into()), |_| Fill::unchanged()))
+        };
+        let [one, two] = [0; 2].map(|_| {
+            let settings = |c: Builder| c.stale_if_error(TTL).clock(clock.clone());
+            start(&memory, |f| f, |c| settings(c).loader(unchanged))
+        });
+        one.cache.put(&7, "old".to_string()).unwrap();
+        assert_eq!(two.value(7), "old");
+        clock.advance(TTL);
+        memory.advance(TTL);
+        thread::scope(|s| {
+            // It has found the old one in the tier, and asks for the lease to replace it.
+            let claim = two.link.hold(Op::Acquire, Moment::Request);
+            let loads = s.spawn(|| two.value(7));
+            assert!(claim.wait_for(1, NOISE));
+            one.cache.invalidate_all().unwrap();
+            claim.release();
+            assert_eq!(loads.join().unwrap(), "new");
+        });
+        assert_eq!((one.value(7), two.value(7)), ("new".to_string(), "new".to_string()));
     });
 }
 

@@ -7,7 +7,8 @@ use std::thread;
 
 use crossbeam_channel::bounded;
 use onefill::fleet::memory::{Memory, Moment, Op};
-use onefill::{Clock, Fill, Source, TierError};
+use onefill::fleet::{Event, News, Notice, Origin, codec};
+use onefill::{Cache, Clock, Fill, Refusal, Source, TierError, Why};
 
 use super::support::*;
 
@@ -383,6 +384,223 @@ fn a_tier_that_could_not_be_told_is_an_error_and_this_instance_forgets_all_the_s
             let kept = one.cache.peek(&7).and_then(|answer| answer.into_value());
             let expected = (change == Change::Put).then(|| "new".to_string());
             assert_eq!(kept, expected, "{change:?}");
+        }
+    });
+}
+
+impl Change {
+    fn op(self) -> Op {
+        match self {
+            Change::Invalidate => Op::Invalidate,
+            Change::InvalidateAll => Op::InvalidateAll,
+            Change::Put => Op::Put,
+        }
+    }
+
+    /// The same where the tier cannot be told.
+    fn fails(self, at: &Instance) {
+        let told = match self {
+            Change::Invalidate => at.cache.invalidate(&7),
+            Change::InvalidateAll => at.cache.invalidate_all(),
+            Change::Put => at.cache.put(&7, "new".to_string()),
+        };
+        told.unwrap_err();
+    }
+}
+
+fn away(_: &Asked<'_>) -> Loaded {
+    Err("away")
+}
+
+fn denied() -> TierError {
+    TierError::Refused { class: Refusal::Denied, text: "NOPERM".into() }
+}
+
+#[test]
+fn what_the_tier_could_not_be_told_it_is_told_before_it_is_asked_again() {
+    within(|| {
+        for change in CHANGES {
+            let (memory, clock) = (Memory::manual(), Clock::manual());
+            let [one, two] = [0; 2].map(|_| {
+                let settings = |c: Builder| c.clock(clock.clone()).stale_if_error(10 * TTL);
+                start(&memory, |f| f, |c| settings(c).loader(|_| Ok(Fill::new("new".into()))))
+            });
+            two.cache.put(&7, "old".to_string()).unwrap();
+            assert_eq!(one.value(7), "old");
+            one.link.down();
+            change.fails(&one);
+            assert_eq!(one.value(7), "new", "{change:?}");
+            one.link.up();
+            // Not before: nobody else knows.
+            assert_eq!(two.value(7), "old", "{change:?}");
+            // What it leaves the tier alone for after trouble has passed, or the tier is told.
+            until("the tier is asked again", || {
+                let answer = one.get(7).unwrap();
+                assert_eq!(answer.value().unwrap(), "new", "{change:?}");
+                clock.advance(ms(1_000));
+                answer.source() == Source::Loaded
+            });
+            assert_eq!(two.get(7).unwrap().source(), Source::Fleet, "{change:?}");
+            assert_eq!(two.value(7), "new", "{change:?}");
+        }
+    });
+}
+
+#[test]
+fn a_tier_that_cannot_be_told_is_not_asked_either() {
+    within(|| {
+        for change in CHANGES {
+            let (memory, meter, clock) = (Memory::manual(), Meter::default(), Clock::manual());
+            let settings = |c: Builder| c.clock(clock.clone()).stale_if_error(10 * TTL);
+            let one = start(&memory, |f| f, |c| settings(c).loader(meter.numbered()));
+            let two = instance(&memory, meter.numbered());
+            let again = if change == Change::InvalidateAll { change.op() } else { Op::Invalidate };
+            two.cache.put(&7, "old".to_string()).unwrap();
+            two.cache.put(&8, "other".to_string()).unwrap();
+            one.link.fail(change.op(), Moment::Request, denied());
+            one.link.fail(again, Moment::Request, denied());
+            change.fails(&one);
+            let (looks, claims) = (one.count(Op::Lookup), one.count(Op::Acquire));
+            for _ in 0..3 {
+                assert_ne!(one.value(7), "old", "{change:?}");
+                clock.advance(TTL);
+            }
+            assert_eq!((one.count(Op::Lookup), one.count(Op::Acquire)), (looks, claims));
+            // Of another key it may be asked, unless all of them are meant.
+            assert_eq!(one.value(8) == "other", change != Change::InvalidateAll, "{change:?}");
+        }
+    });
+}
+
+#[test]
+fn a_tier_is_told_of_keys_that_nobody_here_asks_for_again() {
+    within(|| {
+        let memory = Memory::new();
+        let one = instance(&memory, |_| Ok(Fill::new("new".into())));
+        for id in 0..3 {
+            one.cache.put(&id, "old".to_string()).unwrap();
+        }
+        let away = TierError::Refused { class: Refusal::Other, text: "ERR".into() };
+        one.link.fail_next(3, Op::Invalidate, Moment::Request, away);
+        for id in 0..3 {
+            one.cache.invalidate(&id).unwrap_err();
+        }
+        assert_eq!(memory.values(), 3);
+        // One with each load.
+        for id in 10..13 {
+            one.value(id);
+        }
+        assert!((0..3).all(|id| memory.stored(&key(id)).is_none()));
+        assert_eq!(one.count(Op::Invalidate), 6);
+        one.value(13);
+        assert_eq!(one.count(Op::Invalidate), 6);
+    });
+}
+
+#[test]
+fn what_was_heard_to_be_out_of_date_stands_in_for_nothing() {
+    within(|| {
+        // Fresh, and past that.
+        for (change, age) in CHANGES.into_iter().flat_map(|c| [(c, ms(0)), (c, TTL)]) {
+            let (memory, clock) = (Memory::manual(), Clock::manual());
+            let [one, two] = [0; 2].map(|_| {
+                let settings = |c: Builder| c.stale_if_error(10 * TTL).clock(clock.clone());
+                start(&memory, |f| f, |c| settings(c).loader(away))
+            });
+            one.cache.put(&7, "old".to_string()).unwrap();
+            assert_eq!(two.value(7), "old");
+            clock.advance(age);
+            memory.advance(age);
+            change.make(&one);
+            // So that it cannot find what is new.
+            two.link.down();
+            assert!(two.get(7).unwrap_err().is_failed(), "{change:?} at {age:?}");
+            two.link.up();
+            assert!(two.cache.peek(&7).is_none());
+        }
+    });
+}
+
+#[test]
+fn what_is_merely_in_doubt_stands_in_for_a_failure() {
+    within(|| {
+        let memory = Memory::new();
+        let [one, late] = [0; 2].map(|_| instance(&memory, |_| Ok(Fill::new("new".into()))));
+        let other: Pages = Cache::builder("other")
+            .ttl(TTL)
+            .loader(|_: &Asked<'_>| Ok(Fill::new("other".to_string())))
+            .fleet(&one.fleet, codec::Raw)
+            .build()
+            .unwrap();
+        let two = start(&memory, |f| f, |c| c.stale_if_error(TTL).loader(away));
+        one.cache.put(&7, "old".to_string()).unwrap();
+        // Another table that goes, the connection, and the same key loaded anew.
+        let causes: [&dyn Fn(); 3] =
+            [&|| other.invalidate_all().unwrap(), &|| two.link.down(), &|| {
+                memory.evict(&key(7));
+                assert_eq!(late.get(7).unwrap().source(), Source::Loaded);
+            }];
+        for (nth, cause) in causes.into_iter().enumerate() {
+            two.link.up();
+            until("it is told by the tier", || two.get(7).unwrap().source() == Source::Local);
+            cause();
+            two.link.down();
+            let answer = two.get(7).unwrap();
+            assert_eq!(answer.source(), Source::Stale(Why::Failed), "{nth}");
+            assert_eq!(answer.value().unwrap(), "old", "{nth}");
+        }
+    });
+}
+
+/// What is out of date is counted in few bits.
+#[test]
+fn what_is_out_of_date_stays_so_however_often_that_is_heard() {
+    within(|| {
+        let memory = Memory::new();
+        let link = Arc::new(memory.peer());
+        let tapped = Arc::new(Tapped::new(&link));
+        let settings = |c: Builder| c.stale_if_error(TTL).loader(away);
+        let one = on(Arc::clone(&tapped), link, |f| f, settings);
+        one.cache.put(&7, "old".to_string()).unwrap();
+        let news = News::Invalidated { key: key(7).fingerprint() };
+        let notice = Event::Notice(Notice { from: Origin::random(), news });
+        for _ in 0..=u16::MAX {
+            tapped.tell(&notice);
+        }
+        one.link.down();
+        assert!(one.get(7).unwrap_err().is_failed());
+    });
+}
+
+#[test]
+fn a_previous_value_is_what_the_tier_has_still() {
+    within(|| {
+        // Whether the second instance hears of it, and what becomes of the value.
+        for (heard, change) in [(true, true), (false, true), (true, false)] {
+            let (memory, clock) = (Memory::manual(), Clock::manual());
+            let unchanged = |load: &Asked<'_>| {
+                Ok(load.previous().map_or(Fill::new("new".into()), |_| Fill::unchanged()))
+            };
+            let [one, two] = [0; 2].map(|_| {
+                let settings = |c: Builder| c.stale_if_error(TTL).clock(clock.clone());
+                start(&memory, |f| f, |c| settings(c).loader(unchanged))
+            });
+            one.cache.put(&7, "old".to_string()).unwrap();
+            assert_eq!(two.value(7), "old");
+            clock.advance(TTL);
+            memory.advance(TTL);
+            if !heard {
+                two.link.mute(1);
+            }
+            if change {
+                one.cache.invalidate(&7).unwrap();
+            }
+            let answer = two.get(7).unwrap();
+            assert_eq!(answer.source(), Source::Loaded);
+            let expected = if change { "new" } else { "old" };
+            assert_eq!(answer.value().unwrap(), expected, "heard: {heard}");
+            assert_eq!(one.get(7).unwrap().source(), Source::Fleet);
+            assert_eq!(one.value(7), expected, "heard: {heard}");
         }
     });
 }
