@@ -273,7 +273,8 @@ pub struct Stats {
     pub fleet_writes_failed: u64,
     /// Values that could not be encoded, or were too large, for the shared tier.
     pub not_encoded: u64,
-    /// Things in the shared tier that are no value of the key they are stored under.
+    /// Things in the shared tier that are no value of the key they are stored under, or one whose
+    /// age cannot be known because it is not to end when it should.
     pub undecodable: u64,
 
     /// How long loaders took.

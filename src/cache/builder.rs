@@ -122,6 +122,10 @@ impl<K, V, E> CacheBuilder<K, V, E> {
     /// How long past its freshness a value is served if loading it anew fails: the loader returns
     /// an error or panics, the deadline passes, or too many are waiting. Counted from the end of
     /// freshness, like the other window, and independent of it. Defaults to zero: not at all.
+    ///
+    /// On a fleet it is also what lets a value be served that is in doubt, because the connection was
+    /// lost for a while. A value that another process was heard to invalidate or to put is never
+    /// served, nor are the few, one in 4,096, that this process cannot tell from it.
     pub fn stale_if_error(mut self, window: Duration) -> Self {
         self.policy.windows.stale_if_error = window;
         self

@@ -49,6 +49,9 @@ impl<K, V> Load<'_, K, V> {
 
     /// The value that is being replaced, if one is still known: stale, but perhaps all the source
     /// needs to say that nothing changed ([`Fill::unchanged`]).
+    ///
+    /// On a fleet it is only what the shared tier had a moment ago, and what nobody was heard to
+    /// change: what says that nothing changed is as good as new in every process.
     pub fn previous(&self) -> Option<&V> {
         self.previous
     }
@@ -114,8 +117,8 @@ impl<V> Fill<V> {
         Fill { what: What::Absent, ttl: None, store: true }
     }
 
-    /// [`Load::previous`] is as good as new: it is kept for another TTL. Without a previous value
-    /// the callers get [`Error::NothingUnchanged`](crate::Error::NothingUnchanged).
+    /// [`Load::previous`] is as good as new: it is kept for another TTL. Not to be said without a look
+    /// at the source, which may have changed a moment ago. Without a previous value the callers get [`Error::NothingUnchanged`](crate::Error::NothingUnchanged).
     pub fn unchanged() -> Self {
         Fill { what: What::Unchanged, ttl: None, store: true }
     }

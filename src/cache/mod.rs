@@ -335,7 +335,9 @@ where
     /// # Errors
     ///
     /// [`TierError`] if the cache is on a fleet whose shared tier could not be told. This process
-    /// has the new value then, and others may have the old one until it expires.
+    /// has the new value then, for as long as L1 keeps it, and no older one after that; others may
+    /// have the old one until it expires, or until the tier is told, as after
+    /// [`invalidate`](Cache::invalidate#errors).
     ///
     /// ```
     /// # use onefill::{Cache, Fill};
@@ -402,8 +404,14 @@ where
     ///
     /// # Errors
     ///
-    /// [`TierError`] if the cache is on a fleet whose shared tier could not be told. This process
-    /// has forgotten the key then, and others may have it until it expires.
+    /// [`TierError`] if the cache is on a fleet whose shared tier could not be told, or did not say
+    /// so. This process has forgotten the key then, and others may have it until it expires.
+    ///
+    /// This process remembers that, for as long as the cache is there. When it is to load the key
+    /// again it tells the tier first, and while it cannot, it loads without: it never reads there
+    /// what it has invalidated. Each load of another key tells of one such key besides. It is
+    /// remembered of 4,096 keys, of 1 MiB together when they are encoded; with more, the whole table
+    /// counts as invalidated, and the tier is told that before it is asked for anything.
     ///
     /// ```
     /// # use onefill::Cache;
@@ -428,7 +436,8 @@ where
     ///
     /// # Errors
     ///
-    /// As [`invalidate`](Cache::invalidate).
+    /// As [`invalidate`](Cache::invalidate#errors): until the tier can be told, this process loads
+    /// without it.
     ///
     /// ```
     /// # use onefill::Cache;

@@ -72,7 +72,7 @@
 //! | returns an error | gets it, or a stale value | the same | nothing is remembered; a good value stays; the next refresh of it waits for the back-off |
 //! | panics | the panic goes on, if the loader ran on its thread; otherwise [`Panicked`](crate::Error::Panicked) | `Panicked`, or a stale value | as after an error; a worker survives |
 //! | says [`do_not_store`](crate::Fill::do_not_store) | gets the value | get it | nothing is stored |
-//! | says [`unchanged`](crate::Fill::unchanged) | gets the previous value | get it | it is stored for another TTL |
+//! | says [`unchanged`](crate::Fill::unchanged) | gets the [previous](crate::Load::previous) value | get it | it is stored for another TTL |
 //! | is slow | waits for it; with [`workers`](crate::CacheBuilder::workers) until its deadline | each until its own deadline, then [`TimedOut`](crate::Error::TimedOut) or a stale value | the load goes on, and fills the cache |
 //! | hangs | the same | the same | past [`max_flight_age`](crate::CacheBuilder::max_flight_age) the next call leads; refreshes that hang leave [`workers`](crate::CacheBuilder::workers) for loads |
 //! | asks for another key | | | it is loaded on the same thread, under the same admission |
@@ -94,13 +94,18 @@
 //! On a [fleet](crate::fleet::Fleet) the shared tier is told first: the value goes, and with it the
 //! right of whoever is loading the key, in any process, to store what it is loading. The L1 of
 //! another process learns of it by a notice, in well under a millisecond as a rule; if the notice
-//! is lost, the end of the copy is: its TTL, and its stale windows. If the tier cannot be told, this process forgets the key all
-//! the same, and the call says so.
+//! is lost, the end of the copy is: its TTL, and its stale windows. What was heard to be invalidated
+//! is not served in any window, and no loader gets it as the previous value.
+//!
+//! If the tier cannot be told, this process forgets the key all the same, and the call says so. It
+//! tells the tier [before it next reads the key](crate::Cache::invalidate#errors) there, so it does
+//! not find again what it has invalidated. Until then the others may have it.
 //!
 //! # What happens when the shared tier is in trouble
 //!
 //! Calls do without it: each process loads for itself, under admission and once for all its
 //! callers. After three troubles in a row it is left alone for a while, so calls do not pay for
 //! asking. What L1 has loaded meanwhile it keeps for no more than a second, unless notices still
-//! come. [`Fleet::health`](crate::fleet::Fleet::health) says how things stand, and
+//! come. What it had before is in doubt if notices may have been missed: it is loaded anew, and serves
+//! within [`stale_if_error`] if that fails. [`Fleet::health`](crate::fleet::Fleet::health) says how things stand, and
 //! [`Stats`](crate::Stats) counts what was done without it.

@@ -70,7 +70,8 @@
 //! None of it reaches a caller of [`Cache::get`](crate::Cache::get): what cannot be had from the
 //! shared tier is loaded, once in each process, and under admission. Stale windows go on as ever.
 //! Where something is `put` or invalidated it is done in this process, and the error says that it
-//! was not done elsewhere.
+//! was not done elsewhere. It is made up for
+//! [before this process reads there again](crate::Cache::invalidate#errors) what that was about.
 //!
 //! [`Fleet::health`](crate::fleet::Fleet::health) says what is wrong, by the last of the troubles and
 //! by counts of each kind ([`Troubles`](crate::fleet::Troubles)). *Left alone* means that a breaker is
@@ -93,7 +94,7 @@
 //! | `SCRIPT FLUSH` | nothing | the text is sent again | |
 //! | a list where a value should be | a load | replaced by the value | `report.foreign` |
 //! | a list where a lease should be | the wait for another process, then loads | given an end, and not removed | `report.foreign` |
-//! | bytes that are no envelope, or another key's | a load | replaced by the value | [`undecodable`](crate::Stats::undecodable) |
+//! | bytes that are no envelope, or another key's; a value that is not to end when it should | a load | replaced by the value | [`undecodable`](crate::Stats::undecodable) |
 //! | nothing is heard: just started, cut off, not allowed, 7 s of silence | hits in L1 for a second | as ever | `hears`, `report.deaf` |
 //!
 //! # Limits
