@@ -107,7 +107,7 @@ impl<K, V> Remote<K, V> {
             schema: Schema::new(version, &codec.format()),
             codec: Box::new(codec),
             limit,
-            untold: Untold::default(),
+            untold: Untold::new(),
         }
     }
 

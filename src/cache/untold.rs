@@ -7,7 +7,6 @@ use crate::fleet::{Fingerprint, Key};
 use crate::sync::Mutex;
 
 /// What the tier has yet to be told of a table: it may have what is out of date.
-#[derive(Default)]
 pub(super) struct Untold(Mutex<Book>);
 
 #[derive(Default)]
@@ -43,6 +42,10 @@ const MOST_BYTES: usize = 1 << 20;
 const REST: Duration = Duration::from_secs(1);
 
 impl Untold {
+    pub(super) fn new() -> Self {
+        Untold(Mutex::new(Book::default()))
+    }
+
     /// How many times it could not be told something, until now.
     pub(super) fn failures(&self) -> u64 {
         self.0.lock().failures
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_told_is_due_until_it_is_told() {
-        let untold = Untold::default();
+        let untold = Untold::new();
         assert_eq!(untold.due(&key(1)), Due::Nothing);
         untold.note(&key(1));
         assert_eq!(untold.due(&key(1)), Due::Key);
@@ -146,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_attempt_says_nothing_of_what_failed_since_it_began() {
-        let untold = Untold::default();
+        let untold = Untold::new();
         untold.note(&key(1));
         let since = untold.failures();
         untold.note(&key(1));
@@ -172,7 +175,7 @@ mod tests {
 
     #[test]
     fn more_than_can_be_remembered_is_the_whole_table() {
-        let untold = Untold::default();
+        let untold = Untold::new();
         for id in 0..MOST_KEYS as u64 {
             untold.note(&key(id));
             untold.note(&key(id));
@@ -182,14 +185,14 @@ mod tests {
         assert!(untold.is_the_table_due());
         assert_eq!(untold.due(&key(0)), Due::Nothing);
 
-        let untold = Untold::default();
+        let untold = Untold::new();
         untold.note(&Key::new(&Table::new("t"), &*"k".repeat(MOST_BYTES)));
         assert!(untold.is_the_table_due());
     }
 
     #[test]
     fn one_at_a_time_tells_of_the_table() {
-        let untold = Untold::default();
+        let untold = Untold::new();
         let turn = untold.turn();
         assert!(turn.is_some() && untold.turn().is_none());
         drop(turn);
