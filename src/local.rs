@@ -80,14 +80,16 @@ struct Look<'a, K> {
 }
 
 impl<K> Hash for Look<'_, K> {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
     }
 }
 
 impl<K: Eq> Equivalent<Hashed<K>> for Look<'_, K> {
+    #[inline]
     fn equivalent(&self, other: &Hashed<K>) -> bool {
-        self.hash == other.hash && *self.key == other.key
+        *self.key == other.key
     }
 }
 
@@ -98,6 +100,7 @@ struct AsItIs(u64);
 impl BuildHasher for AsItIs {
     type Hasher = AsItIs;
 
+    #[inline]
     fn build_hasher(&self) -> AsItIs {
         AsItIs(0)
     }
