@@ -28,7 +28,7 @@ const ROOMS: &[(&str, &str, &str)] = &[
 
 /// The rooms that all share with the sound library. Not copying [`sync`](../src/sync.rs) keeps the
 /// model itself one.
-const SHARED: &str = "clock, deadline, error, fleet, freshness, stats, sync, telemetry";
+const SHARED: &str = "clock, deadline, error, fleet, freshness, moment, stats, sync, telemetry";
 
 /// What a scenario imports from its library.
 const FACADE: &str = "pub use crate::{Cap, Clock, Deadline, Error};

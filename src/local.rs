@@ -4,13 +4,13 @@
 //! [`freshness`](crate::freshness) to say, and what may be stored is for the flight. Entries are
 //! kept by value, not behind a pointer: a hit is the most frequent thing this crate does.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldhash::quality::RandomState as KeyHasher;
 use quick_cache::sync::{Cache, EntryAction};
-use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
+use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
 use crate::fleet::Mark;
 use crate::freshness::Span;
@@ -52,6 +52,76 @@ impl<V> From<Entry<V>> for Kept<V> {
     }
 }
 
+/// Something to be remembered, and what the user's code had to say of it.
+pub(crate) struct Ready<K, V> {
+    key: Hashed<K>,
+    pub(crate) kept: Kept<V>,
+    weight: u32,
+}
+
+/// A key that brings its hash along. So no user's `Hash` runs in the maps: they hash what they push
+/// out once more, in the middle of it, and a panic there would leave them in pieces.
+#[derive(Clone, PartialEq, Eq)]
+struct Hashed<K> {
+    hash: u64,
+    key: K,
+}
+
+impl<K> Hash for Hashed<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// What a key is looked up by.
+struct Look<'a, K> {
+    hash: u64,
+    key: &'a K,
+}
+
+impl<K> Hash for Look<'_, K> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl<K: Eq> Equivalent<Hashed<K>> for Look<'_, K> {
+    #[inline]
+    fn equivalent(&self, other: &Hashed<K>) -> bool {
+        *self.key == other.key
+    }
+}
+
+/// Takes the hash that a key brings for what it is.
+#[derive(Clone, Default)]
+struct AsItIs(u64);
+
+impl BuildHasher for AsItIs {
+    type Hasher = AsItIs;
+
+    #[inline]
+    fn build_hasher(&self) -> AsItIs {
+        AsItIs(0)
+    }
+}
+
+impl Hasher for AsItIs {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a hash is all that is hashed");
+    }
+
+    #[inline]
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Gives a value's weight in units of the capacity.
 pub(crate) type Weigher<K, V> = Arc<dyn Fn(&K, &V) -> u32 + Send + Sync>;
 
@@ -71,23 +141,26 @@ pub(crate) enum Capacity<K, V> {
 /// them, and with the fast hasher about one process in a hundred has a seed that puts half of all
 /// consecutive numbers, or all of them, into one shard.
 pub(crate) struct Local<K, V> {
-    values: Cache<K, Entry<V>, ByWeight, KeyHasher, PutAside>,
-    absences: Cache<K, Stamp, ByWeight, KeyHasher, PutAside>,
+    hasher: KeyHasher,
+    values: Share<K, Entry<V>>,
+    absences: Share<K, Stamp>,
     /// Whether an absence was ever remembered: most tables have none, and need not look for any.
     /// Set before the first is stored, so whoever was told of that sees it.
     any_absences: AtomicBool,
     /// Keys whose values are not to be stored, and until when that is remembered.
-    alone: Cache<K, Moment, ByWeight, KeyHasher, PutAside>,
+    alone: Share<K, Moment>,
     weigher: Option<Weigher<K, V>>,
     heaviest: u64,
 }
+
+type Share<K, T> = Cache<Hashed<K>, T, ByWeight, AsItIs, PutAside>;
 
 /// What an insertion pushed out, and what became of what was inserted. To be dropped when no lock
 /// is held: it holds the user's keys and values.
 #[must_use]
 pub(crate) struct Displaced<K, V> {
-    _values: Evicted<K, Entry<V>>,
-    _absences: Evicted<K, Stamp>,
+    _values: Evicted<Hashed<K>, Entry<V>>,
+    _absences: Evicted<Hashed<K>, Stamp>,
     pub(crate) insertion: Option<Insertion>,
 }
 
@@ -117,7 +190,6 @@ const ALONE: usize = 1_000;
 
 impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     pub(crate) fn new(capacity: &Capacity<K, V>, absences: usize) -> Self {
-        let hasher = KeyHasher::default();
         let (weight, items, weigher) = match capacity {
             Capacity::Entries(entries) => (*entries as u64, *entries, None),
             Capacity::Weight(weight, weigher) => {
@@ -134,15 +206,26 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
             options.shards(1);
         }
         let options = options.build().expect("both capacities are set");
-        let values = Cache::with_options(options, ByWeight, hasher.clone(), PutAside);
+        let values = Cache::with_options(options, ByWeight, AsItIs(0), PutAside);
         let absences =
-            Cache::with(absences.min(1 << 20), absences as u64, ByWeight, hasher.clone(), PutAside);
-        let alone = Cache::with(ALONE, ALONE as u64, ByWeight, hasher, PutAside);
+            Cache::with(absences.min(1 << 20), absences as u64, ByWeight, AsItIs(0), PutAside);
+        let alone = Cache::with(ALONE, ALONE as u64, ByWeight, AsItIs(0), PutAside);
         // As the map reckons it.
         let heaviest = (values.shard_capacity() as f64 * PROTECTED) as u64;
         let heaviest = heaviest.clamp(weight.min(1), values.shard_capacity());
         let any_absences = AtomicBool::new(false);
-        Local { values, absences, any_absences, alone, weigher, heaviest }
+        let hasher = KeyHasher::default();
+        Local { hasher, values, absences, any_absences, alone, weigher, heaviest }
+    }
+
+    /// Runs the user's `Hash`: not under a lock.
+    #[inline]
+    fn look<'a>(&self, key: &'a K) -> Look<'a, K> {
+        Look { hash: self.hasher.hash_one(key), key }
+    }
+
+    fn hashed(&self, key: &K) -> Hashed<K> {
+        Hashed { hash: self.hasher.hash_one(key), key: key.clone() }
     }
 
     /// What is remembered of `key`, however old.
@@ -153,83 +236,84 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     /// The value that is remembered of `key`.
     #[inline]
     pub(crate) fn value(&self, key: &K) -> Option<Entry<V>> {
-        self.values.get(key)
+        self.values.get(&self.look(key))
     }
 
     /// What is remembered of `key` if that it has no value.
     pub(crate) fn absence(&self, key: &K) -> Option<Kept<V>> {
-        let absence = if self.any_absences() { self.absences.get(key) } else { None };
+        let absence = if self.any_absences() { self.absences.get(&self.look(key)) } else { None };
         absence.map(|stamp| Kept { found: None, stamp })
     }
 
-    /// Remembers `kept` in place of whatever was remembered of `key`. What that displaces is put
-    /// where the caller drops it later.
+    /// What is to be [stored](Local::store). Runs the user's `Hash` and `Clone` of the key and the
+    /// weigher of the value: not under a lock.
+    pub(crate) fn ready(&self, key: &K, kept: Kept<V>) -> Ready<K, V> {
+        let weight = match (&self.weigher, &kept.found) {
+            (Some(weigher), Some(value)) => weigher(key, value).max(1),
+            _ => 1,
+        };
+        Ready { key: self.hashed(key), kept, weight }
+    }
+
+    /// Remembers what is ready in place of whatever was remembered of its key. What that displaces
+    /// is put where the caller drops it later.
     ///
     /// The caller holds the registry's lock for this key, so nobody else stores under it.
-    pub(crate) fn store(
-        &self,
-        key: &K,
-        kept: Kept<V>,
-        weight: u32,
-        displaced: &mut Displaced<K, V>,
-    ) {
+    pub(crate) fn store(&self, ready: Ready<K, V>, displaced: &mut Displaced<K, V>) {
+        let Ready { key, kept, weight } = ready;
         displaced.insertion = Some(Insertion::Stored);
         match kept.found {
             Some(value) => {
-                let weight = weight.max(1);
                 let entry = Entry { value, stamp: Stamp { weight, ..kept.stamp } };
                 if self.any_absences() {
-                    displaced._absences.first = self.absences.remove(key);
+                    displaced._absences.first = self.absences.remove(&key);
                 }
                 if u64::from(weight) > self.heaviest {
                     displaced.insertion = Some(Insertion::TooHeavy);
                 }
                 // What is refused is displaced itself, along with what it was to replace.
                 let displaced = &mut displaced._values;
-                self.values.insert_with_lifecycle(key.clone(), entry, displaced);
+                self.values.insert_with_lifecycle(key, entry, displaced);
             }
             None => {
-                displaced._values.first = self.values.remove(key);
+                displaced._values.first = self.values.remove(&key);
                 self.any_absences.store(true, Ordering::Release);
                 let displaced = &mut displaced._absences;
-                self.absences.insert_with_lifecycle(key.clone(), kept.stamp, displaced);
+                self.absences.insert_with_lifecycle(key, kept.stamp, displaced);
             }
         }
     }
 
-    /// What a value weighs. Runs the user's weigher: not under a lock.
-    pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
-        self.weigher.as_ref().map_or(1, |weigher| weigher(key, value))
-    }
-
     /// No refresh of `key` before `at`, if what is remembered of it is still what was `seen`.
     pub(crate) fn hold_off(&self, key: &K, seen: &Span, at: Moment) {
-        if self.values.contains_key(key) {
-            let delay = |_: &K, there: &mut Entry<V>| {
+        let key = self.hashed(key);
+        if self.values.contains_key(&key) {
+            let delay = |_: &Hashed<K>, there: &mut Entry<V>| {
                 if there.stamp.span == *seen {
                     there.stamp.refresh_from = at;
                 }
                 EntryAction::<()>::Retain(())
             };
-            drop(self.values.entry(key, None, delay));
+            drop(self.values.entry(&key, None, delay));
         }
     }
 
     /// Until `until` a load of `key` is not worth a lease: what it comes to is not stored.
     pub(crate) fn go_alone(&self, key: &K, until: Moment) {
-        self.alone.insert(key.clone(), until);
+        self.alone.insert(self.hashed(key), until);
     }
 
     pub(crate) fn goes_alone(&self, key: &K, now: Moment) -> bool {
-        self.alone.get(key).is_some_and(|until| now < until)
+        self.alone.get(&self.look(key)).is_some_and(|until| now < until)
     }
 
     /// Forgets what is remembered of `key`.
     pub(crate) fn remove(&self, key: &K) -> Displaced<K, V> {
         let mut displaced = Displaced::default();
-        displaced._values.first = self.values.remove(key);
+        let look = self.look(key);
+        displaced._values.first = self.values.remove(&look);
         if self.any_absences() {
-            displaced._absences.first = self.absences.remove(key);
+            displaced._absences.first = self.absences.remove(&look);
         }
         displaced
     }

@@ -8,7 +8,7 @@ use std::hash::Hash;
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use crate::unstepped::{Capacity, Displaced, Entry, Insertion, Kept, Stamp};
+pub(crate) use crate::unstepped::{Capacity, Displaced, Entry, Insertion, Kept, Ready, Stamp};
 
 use crate::freshness::Span;
 use crate::moment::Moment;
@@ -48,19 +48,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     #[track_caller]
-    pub(crate) fn store(
-        &self,
-        key: &K,
-        kept: Kept<V>,
-        weight: u32,
-        displaced: &mut Displaced<K, V>,
-    ) {
-        self.step().store(key, kept, weight, displaced);
+    pub(crate) fn store(&self, ready: Ready<K, V>, displaced: &mut Displaced<K, V>) {
+        self.step().store(ready, displaced);
     }
 
     /// Looks at nothing that changes.
-    pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
-        self.own.weigh(key, value)
+    pub(crate) fn ready(&self, key: &K, kept: Kept<V>) -> Ready<K, V> {
+        self.own.ready(key, kept)
     }
 
     #[track_caller]

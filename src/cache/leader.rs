@@ -109,16 +109,15 @@ where
                 drop(permit);
                 let (filled, keep) = room.store_in_fleet(key, fill, previous, loaded, storage)?;
                 if let (Filled::With(kept, _), true) = (&filled, keep) {
-                    // Weighed and cloned here, because the store is done under a lock.
-                    let weight = kept.found.as_ref().map_or(1, |v| room.local.weigh(key, v));
-                    fresh.set(Some((kept.clone(), weight)));
+                    // Here, because the store is done under a lock.
+                    fresh.set(Some(room.local.ready(key, kept.clone())));
                 }
                 back_off.previous = None;
                 Ok(filled)
             },
             |_| {
-                if let Some((kept, weight)) = fresh.take() {
-                    room.local.store(key, kept, weight, &mut displaced);
+                if let Some(ready) = fresh.take() {
+                    room.local.store(ready, &mut displaced);
                 }
             },
         );
@@ -342,22 +341,21 @@ where
             // The same, or an older one: what the tier has, under the stamp that L1 knows it by.
             return Some(Kept { stamp: previous.stamp, ..found });
         }
-        let (kept, weight) = self.place(found, remote);
-        let copy = kept.clone();
+        let kept = self.place(found, remote);
+        let ready = room.local.ready(key, kept.clone());
         let mut displaced = Displaced::default();
-        lead.if_boarded(|| room.local.store(key, copy, weight, &mut displaced));
+        lead.if_boarded(|| room.local.store(ready, &mut displaced));
         Some(kept)
     }
 
-    /// A value of the shared tier as L1 may keep it, and its weight.
-    fn place(&self, found: Kept<V>, remote: &Remote<K, V>) -> (Kept<V>, u32) {
-        let Leader { room, key, .. } = self;
+    /// A value of the shared tier as L1 may keep it.
+    fn place(&self, found: Kept<V>, remote: &Remote<K, V>) -> Kept<V> {
+        let room = self.room;
         let Kept { found, stamp } = found;
         let took = Duration::from_micros(stamp.cost.into());
         let span = stamp.span.kept_at_most(room.clock.exact(), remote.at_most());
         let stamp = room.stamp(span, found.is_some(), took, stamp.mark);
-        let weight = found.as_ref().map_or(1, |value| room.local.weigh(key, value));
-        (Kept { found, stamp }, weight)
+        Kept { found, stamp }
     }
 
     /// What may be served at once while another process loads.
@@ -382,11 +380,11 @@ where
         found: Kept<V>,
         remote: &Remote<K, V>,
     ) -> Result<Filled<V>, E> {
-        let (kept, weight) = self.place(found, remote);
-        let copy = kept.clone();
+        let kept = self.place(found, remote);
+        let ready = self.room.local.ready(self.key, kept.clone());
         let mut displaced = Displaced::default();
         lead.land_storing(Ok(Filled::With(kept, Source::Fleet)), |_| {
-            self.room.local.store(self.key, copy, weight, &mut displaced);
+            self.room.local.store(ready, &mut displaced);
         })
     }
 

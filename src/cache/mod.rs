@@ -52,8 +52,9 @@ use self::remote::Remote;
 /// [`guide`](crate::guide) says which window does what, and what happens when a loader fails, is
 /// slow or panics, and when a key is invalidated.
 ///
-/// The value is cloned for each caller: put a big one in an [`Arc`]. Its `Clone` runs while a part
-/// of L1 is locked, so it must not call the cache.
+/// The value is cloned for each caller: put a big one in an [`Arc`]. Its `Clone`, and the `Eq` of
+/// the key, run while a part of L1 is locked, so they must not call the cache. All other code of
+/// yours may.
 ///
 /// # Example
 ///
@@ -373,10 +374,10 @@ where
             _ => Ok(()),
         };
         match filled {
-            Some((mut kept, Some(_))) => {
+            Some((kept, Some(_))) => {
                 // The weigher is the user's, and the others have been told.
                 let unknown = Unknown { room, key };
-                let weight = kept.found.as_ref().map_or(1, |value| room.local.weigh(key, value));
+                let mut ready = room.local.ready(key, kept);
                 std::mem::forget(unknown);
                 let mut displaced = Displaced::default();
                 // In one step: a load that boarded in between could store over it (seeded bug:
@@ -384,9 +385,9 @@ where
                 room.group.forget_and(key, || {
                     // Of two at once the one that is second here may have been first there.
                     if writing.as_ref().is_some_and(|writing| !writing.is_alone()) {
-                        kept.stamp.mark = kept.stamp.mark.outdated();
+                        ready.kept.stamp.mark = ready.kept.stamp.mark.outdated();
                     }
-                    room.local.store(key, kept, weight, &mut displaced);
+                    room.local.store(ready, &mut displaced);
                 });
                 drop(displaced);
             }

@@ -1,5 +1,6 @@
 //! L1: how much it holds, and when it lets go.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -7,8 +8,8 @@ use std::thread;
 use onefill::{Cache, Clock, Fill, Source};
 
 use super::support::{
-    Load, Numbers, STALE, assert_got, assert_idle, ms, numbers, plain, secs, wait_for_quiet,
-    watched,
+    Load, Numbers, STALE, Trapped, assert_got, assert_idle, at_hash, ms, numbers, plain, secs,
+    wait_for_quiet, watched,
 };
 
 /// A cache by weight, whose values are their own weights.
@@ -300,5 +301,91 @@ fn an_expired_value_is_let_go_when_it_is_loaded_anew() {
         clock.advance(secs(100));
         assert_got(cache.get(&1), 2, Source::Loaded);
         assert_eq!(cache.stats().gauges.values, 1);
+    });
+}
+
+/// A full L1 of four, in which whatever comes pushes something out.
+fn crowded() -> Cache<Trapped, u64, String> {
+    let cache = Cache::builder("crowded")
+        .ttl(secs(60))
+        .capacity(4)
+        .loader(|load: &onefill::Load<'_, Trapped, u64>| Ok(load.key().0))
+        .build()
+        .unwrap();
+    for key in 0..20 {
+        assert_got(cache.get(&Trapped(key)), key, Source::Loaded);
+    }
+    cache
+}
+
+#[test]
+fn what_is_pushed_out_is_not_hashed_again() {
+    watched(|| {
+        let hashes = |cache: &Cache<Trapped, u64, String>, key| {
+            let is_hashed =
+                |n| at_hash(n, || (), || cache.get(&Trapped(key + n as u64)).unwrap()).1;
+            (1..).take_while(|n| is_hashed(*n)).count()
+        };
+        let roomy = Cache::builder("roomy")
+            .ttl(secs(60))
+            .capacity(1_000)
+            .loader(|load: &onefill::Load<'_, Trapped, u64>| Ok(load.key().0))
+            .build()
+            .unwrap();
+        assert_eq!(hashes(&crowded(), 1_000), hashes(&roomy, 1_000));
+    });
+}
+
+#[test]
+fn a_hash_may_call_the_cache_whatever_is_pushed_out() {
+    watched(|| {
+        let cache = crowded();
+        for n in 1.. {
+            let other = cache.clone();
+            let step_in = move || {
+                for key in 0..2_000 {
+                    other.peek(&Trapped(key));
+                    other.put(&Trapped(key), key).unwrap();
+                }
+            };
+            let key = 10_000 + n as u64;
+            let (answer, sprung) = at_hash(n, step_in, || cache.get(&Trapped(key)));
+            assert_got(answer, key, Source::Loaded);
+            if !sprung {
+                break;
+            }
+        }
+        assert!(cache.stats().gauges.values <= 4);
+        assert_idle(&cache);
+    });
+}
+
+#[test]
+fn a_hash_that_panics_costs_l1_nothing() {
+    watched(|| {
+        let cache = crowded();
+        let mut panics = 0;
+        for round in 0..20 {
+            for n in 1.. {
+                let key = 10_000 + 100 * round + n as u64;
+                let call = || catch_unwind(AssertUnwindSafe(|| cache.get(&Trapped(key))));
+                let (answer, sprung) = at_hash(n, || panic!("a hash panics once"), call);
+                panics += u64::from(answer.is_err());
+                if !sprung {
+                    break;
+                }
+            }
+        }
+        assert!(panics >= 40, "{panics}");
+        let gauges = cache.stats().gauges;
+        assert!(gauges.values <= 4 && gauges.weight <= 4, "{gauges:?}");
+        for key in 0..2_000 {
+            cache.invalidate(&Trapped(key)).unwrap();
+            assert_got(cache.get(&Trapped(key)), key, Source::Loaded);
+            assert!(cache.peek(&Trapped(key)).is_some());
+        }
+        let there = (0..20_000).filter(|key| cache.peek(&Trapped(*key)).is_some()).count();
+        assert_eq!(there, cache.stats().gauges.values);
+        assert_idle(&cache);
     });
 }
