@@ -410,8 +410,8 @@ where
     ///
     /// This process remembers that, for as long as the cache is there. When it is to load the key
     /// again it tells the tier first, and while it cannot, it loads without: it never reads there
-    /// what it has invalidated. Each load of another key tells of one such key besides. It is
-    /// remembered of 4,096 keys, of 1 MiB together when they are encoded; with more, the whole table
+    /// what it has invalidated. A second after the last failure, each load of another key tells of
+    /// one such key besides. It is remembered of 4,096 keys, of 1 MiB together when they are encoded; with more, the whole table
     /// counts as invalidated, and the tier is told that before it is asked for anything.
     ///
     /// ```

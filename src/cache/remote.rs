@@ -394,9 +394,7 @@ impl<K, V> Remote<K, V> {
             Due::Key => self.tell(key, || self.remove(key, deadline)),
             // Nobody here may ask for it again, but other processes have it until they are told.
             Due::Another(other) => {
-                if self.tell(&other, || self.remove(&other, deadline)).is_err() {
-                    self.untold.rest();
-                }
+                let _ = self.tell(&other, || self.remove(&other, deadline));
                 Ok(())
             }
         }

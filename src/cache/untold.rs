@@ -38,7 +38,8 @@ pub(super) enum Due {
 const MOST_KEYS: usize = 4096;
 const MOST_BYTES: usize = 1 << 20;
 
-/// How long after a failure it is told of a key that nobody asks for.
+/// How long after a failure it is told of a key that nobody asks for: not as long as it is in
+/// trouble, perhaps with that key alone.
 const REST: Duration = Duration::from_secs(1);
 
 impl Untold {
@@ -55,6 +56,7 @@ impl Untold {
     pub(super) fn note(&self, key: &Key) {
         let book = &mut *self.0.lock();
         book.failures += 1;
+        book.rest_until = Some(Instant::now() + REST);
         book.keys.insert(key.fingerprint(), (key.clone(), book.failures));
         let bytes = || book.keys.values().map(|(key, _)| key.bytes().len()).sum::<usize>();
         if book.table.is_some() || book.keys.len() > MOST_KEYS || bytes() > MOST_BYTES {
@@ -104,11 +106,6 @@ impl Untold {
         another.map_or(Due::Nothing, |(key, _)| Due::Another(key.clone()))
     }
 
-    /// No other key for a while.
-    pub(super) fn rest(&self) {
-        self.0.lock().rest_until = Some(Instant::now() + REST);
-    }
-
     /// The right to tell it of the table; `None` if somebody has it.
     pub(super) fn turn(&self) -> Option<Turn<'_>> {
         let mut book = self.0.lock();
@@ -140,9 +137,9 @@ mod tests {
         assert_eq!(untold.due(&key(1)), Due::Nothing);
         untold.note(&key(1));
         assert_eq!(untold.due(&key(1)), Due::Key);
+        assert_eq!(untold.due(&key(2)), Due::Nothing, "not so soon");
+        untold.0.lock().rest_until = Some(Instant::now());
         assert_eq!(untold.due(&key(2)), Due::Another(key(1)));
-        untold.rest();
-        assert_eq!((untold.due(&key(1)), untold.due(&key(2))), (Due::Key, Due::Nothing));
         untold.told(&key(1), untold.failures());
         assert_eq!(untold.due(&key(1)), Due::Nothing);
     }

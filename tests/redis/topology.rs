@@ -121,7 +121,8 @@ fn a_slot_on_the_move_is_followed_and_no_value_is_lost(client: Client) {
     // Of the two names of a key one is missing, and may be on its way: `TRYAGAIN`.
     let error = one.cache.invalidate(&7).unwrap_err();
     assert_eq!(error.refusal(), Some(Refusal::Incomplete), "{error}");
-    assert_eq!(one.got(7), ("7: 0".into(), Source::Fleet), "as the error has said");
+    assert_eq!(two.value(7), "7: 0", "as the error has said");
+    assert_eq!(one.got(7), ("7: 1".into(), Source::Alone), "not what it has invalidated");
     assert_eq!(one.got(elsewhere).1, Source::Loaded, "one slot is not all of them");
     assert_eq!(two.got(elsewhere).1, Source::Fleet);
     migration.finish();

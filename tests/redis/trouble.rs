@@ -79,9 +79,11 @@ fn a_server_that_takes_no_writes_is_read_from(client: Client) {
     let server = Server::start();
     let [one, two] = [(); 2].map(|()| Instance::new(&server, client));
     one.got(7);
+    let stored = |id| server.command(&[b"EXISTS", &value_name(id)[..]]) == Resp::Integer(1);
     for (id, class) in
         [(100, Refusal::ReadOnly), (101, Refusal::NotPersisting), (102, Refusal::TooFewReplicas)]
     {
+        one.cache.put(&8, String::from("old")).unwrap();
         match class {
             Refusal::ReadOnly => server.make_readonly(),
             Refusal::TooFewReplicas => server.make_noreplicas(),
@@ -90,7 +92,7 @@ fn a_server_that_takes_no_writes_is_read_from(client: Client) {
         let three = Instance::new(&server, client);
         assert_eq!(three.got(7), ("7: 1".into(), Source::Fleet), "{class:?}");
         assert_eq!(three.got(id).1, Source::Alone, "{class:?}");
-        assert_eq!(three.cache.invalidate(&7).unwrap_err().refusal(), Some(class));
+        assert_eq!(three.cache.invalidate(&8).unwrap_err().refusal(), Some(class));
         let health = three.fleet.health();
         assert!(health.troubles.refused(class) >= 2 && !health.reads_open, "{health:?}");
         match class {
@@ -98,9 +100,13 @@ fn a_server_that_takes_no_writes_is_read_from(client: Client) {
             Refusal::TooFewReplicas => server.end_noreplicas(),
             _ => server.end_misconf(),
         }
-        let stored = || server.command(&[b"EXISTS", &value_name(id)[..]]) == Resp::Integer(1);
         eventually("values are stored again", || {
-            three.cache.invalidate(&id).is_ok() && three.get(id).is_ok() && stored()
+            three.cache.invalidate(&id).is_ok() && three.get(id).is_ok() && stored(id)
+        });
+        let mut next = 1_000 * id..;
+        eventually("what could not be invalidated is", || {
+            three.value(next.next().unwrap());
+            !stored(8)
         });
     }
     assert_eq!(two.got(7), ("7: 1".into(), Source::Fleet));

@@ -1,5 +1,6 @@
 //! Invalidation and put against what is in flight, in this instance and in others.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -486,13 +487,18 @@ fn a_tier_is_told_of_keys_that_nobody_here_asks_for_again() {
             one.cache.invalidate(&id).unwrap_err();
         }
         assert_eq!(memory.values(), 3);
-        // One with each load.
-        for id in 10..13 {
-            one.value(id);
-        }
+        // One with each load, after a while.
+        let next = Cell::new(10);
+        let load = || drop(one.value(next.replace(next.get() + 1)));
+        until("it is told of one", || {
+            load();
+            one.count(Op::Invalidate) > 3
+        });
+        load();
+        load();
         assert!((0..3).all(|id| memory.stored(&key(id)).is_none()));
         assert_eq!(one.count(Op::Invalidate), 6);
-        one.value(13);
+        load();
         assert_eq!(one.count(Op::Invalidate), 6);
     });
 }
