@@ -338,7 +338,7 @@ where
     /// [`TierError`] if the cache is on a fleet whose shared tier could not be told. This process
     /// has the new value then, for as long as L1 keeps it, and no older one after that; others may
     /// have the old one until it expires, or until the tier is told, as after
-    /// [`invalidate`](Cache::invalidate#errors).
+    /// [`invalidate`](Cache::invalidate).
     ///
     /// ```
     /// # use onefill::{Cache, Fill};
@@ -437,7 +437,7 @@ where
     ///
     /// # Errors
     ///
-    /// As [`invalidate`](Cache::invalidate#errors): until the tier can be told, this process loads
+    /// As [`invalidate`](Cache::invalidate): until the tier can be told, this process loads
     /// without it.
     ///
     /// ```

@@ -98,7 +98,7 @@
 //! is not served in any window, and no loader gets it as the previous value.
 //!
 //! If the tier cannot be told, this process forgets the key all the same, and the call says so. It
-//! tells the tier [before it next reads the key](crate::Cache::invalidate#errors) there, so it does
+//! tells the tier [before it next reads the key](crate::Cache::invalidate) there, so it does
 //! not find again what it has invalidated. Until then the others may have it.
 //!
 //! # What happens when the shared tier is in trouble

@@ -71,7 +71,7 @@
 //! shared tier is loaded, once in each process, and under admission. Stale windows go on as ever.
 //! Where something is `put` or invalidated it is done in this process, and the error says that it
 //! was not done elsewhere. It is made up for
-//! [before this process reads there again](crate::Cache::invalidate#errors) what that was about.
+//! [before this process reads there again](crate::Cache::invalidate) what that was about.
 //!
 //! [`Fleet::health`](crate::fleet::Fleet::health) says what is wrong, by the last of the troubles and
 //! by counts of each kind ([`Troubles`](crate::fleet::Troubles)). *Left alone* means that a breaker is
