@@ -37,7 +37,9 @@ pub enum Error<E> {
     /// The loader returned this error. Whoever waited for that load gets this very one; it is not
     /// remembered, so the next caller loads again.
     Failed(Arc<E>),
-    /// The loader this caller waited for panicked, and the panic went on in the leader's thread.
+    /// The loader this caller waited for panicked, and the panic went on in the leader's thread. In a
+    /// cache that is so for the other code, too, that a load runs: of the key, the value, the weigher
+    /// and the codec.
     /// What the panic said, if it said it in a string.
     Panicked(Option<Arc<str>>),
     /// The leader gave its [`Lead`](crate::Lead) up without an outcome, and the group's policy is
@@ -51,7 +53,9 @@ pub enum Error<E> {
     /// [`Group::try_run`](crate::Group::try_run) would have had to wait for another caller's load.
     WouldBlock,
     /// Waiting would never have ended: this thread is itself loading the key, or the thread that
-    /// loads it waits, at first or second hand, for something this thread is loading.
+    /// loads it waits, at first or second hand, for something this thread is loading. Or it has
+    /// loaded a key within a load of the same key, after a [`forget`](crate::Group::forget), and
+    /// would once more within that, and so on.
     WouldDeadlock,
     /// As many callers were waiting as may wait, so this one was turned away at once.
     Overloaded {

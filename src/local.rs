@@ -74,7 +74,7 @@ impl<K> Hash for Hashed<K> {
 }
 
 /// What a key is looked up by.
-struct Look<'a, K> {
+pub(crate) struct Look<'a, K> {
     hash: u64,
     key: &'a K,
 }
@@ -220,7 +220,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
 
     /// Runs the user's `Hash`: not under a lock.
     #[inline]
-    fn look<'a>(&self, key: &'a K) -> Look<'a, K> {
+    pub(crate) fn look<'a>(&self, key: &'a K) -> Look<'a, K> {
         Look { hash: self.hasher.hash_one(key), key }
     }
 
@@ -307,13 +307,12 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
         self.alone.get(&self.look(key)).is_some_and(|until| now < until)
     }
 
-    /// Forgets what is remembered of `key`.
-    pub(crate) fn remove(&self, key: &K) -> Displaced<K, V> {
+    /// Forgets what is remembered of a key.
+    pub(crate) fn remove(&self, look: &Look<'_, K>) -> Displaced<K, V> {
         let mut displaced = Displaced::default();
-        let look = self.look(key);
-        displaced._values.first = self.values.remove(&look);
+        displaced._values.first = self.values.remove(look);
         if self.any_absences() {
-            displaced._absences.first = self.absences.remove(&look);
+            displaced._absences.first = self.absences.remove(look);
         }
         displaced
     }

@@ -1,10 +1,14 @@
 //! Counters: every call ends in exactly one of them, so that they add up to the calls.
 
+use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use thread_local::ThreadLocal;
+
+use crate::sync::local;
 
 /// How a call ended. One of these is counted for each call, and no call counts twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,8 @@ const BUCKETS: usize = 37;
 /// and no atomic addition: a hit costs not much more than that.
 #[derive(Default)]
 pub(crate) struct Counts {
+    /// Whether it is not one thread's: then counting is an atomic addition after all.
+    shared: bool,
     ends: [AtomicU64; ENDS],
     events: [AtomicU64; EVENTS],
     loads: Times,
@@ -72,11 +78,11 @@ impl Default for Times {
 }
 
 impl Times {
-    fn add(&self, took: Duration) {
+    fn add(&self, took: Duration, shared: bool) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - micros.leading_zeros()) as usize;
-        add_one(&self.buckets[bucket.min(BUCKETS - 1)]);
-        add(&self.micros, micros);
+        add(&self.buckets[bucket.min(BUCKETS - 1)], 1, shared);
+        add(&self.micros, micros, shared);
     }
 
     fn add_to(&self, histogram: &mut Histogram) {
@@ -89,39 +95,90 @@ impl Counts {
     /// Counts the end of a call.
     #[inline]
     pub(crate) fn end(&self, end: End) {
-        add_one(&self.ends[end as usize]);
+        add(&self.ends[end as usize], 1, self.shared);
     }
 
     /// Counts an event.
     #[inline]
     pub(crate) fn event(&self, event: Event) {
-        add_one(&self.events[event as usize]);
+        add(&self.events[event as usize], 1, self.shared);
     }
 
     /// How long a call took that L1 did not answer.
     pub(crate) fn call_took(&self, took: Duration) {
-        self.waits.add(took);
+        self.waits.add(took, self.shared);
     }
 
     /// How long a loader took.
     pub(crate) fn load_took(&self, took: Duration) {
-        self.loads.add(took);
+        self.loads.add(took, self.shared);
+    }
+}
+
+local! {
+    /// Without a destructor, so that a thread that is leaving finds it.
+    static STANDING: Cell<Standing> = Cell::new(Standing::New);
+    /// Notes that the thread is leaving.
+    static FAREWELL: Farewell = Farewell;
+}
+
+/// Whether the calling thread can have counters of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It has not asked for any.
+    New,
+    Counted,
+    /// It is running the destructors of its variables, and to ask for one that has been destroyed
+    /// would end the process.
+    Leaving,
+}
+
+struct Farewell;
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        // Gone itself only in a model, where all variables have destructors.
+        let _ = STANDING.try_with(|standing| standing.set(Standing::Leaving));
     }
 }
 
 /// The counters of one cache. A thread that exits leaves its counts to the next.
-#[derive(Default)]
 pub(crate) struct Counters {
     /// Boxed: for a thread, room is made for as many as there have been threads at once, up to the
     /// next power of two; in a process of ten thousand that would be megabytes for each cache.
     threads: ThreadLocal<Box<Counts>>,
+    /// For calls in the destructors of a thread's variables, when it has no counters any more.
+    late: Counts,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let late = Counts { shared: true, ..Counts::default() };
+        Counters { threads: ThreadLocal::default(), late }
+    }
 }
 
 impl Counters {
-    /// This thread's own.
+    /// This thread's own, if it can have any.
     #[inline]
     pub(crate) fn here(&self) -> &Counts {
-        self.threads.get_or_default()
+        match STANDING.try_with(Cell::get) {
+            Ok(Standing::Counted) => self.threads.get_or_default(),
+            Ok(Standing::New) => self.for_a_new_thread(),
+            _ => &self.late,
+        }
+    }
+
+    #[cold]
+    fn for_a_new_thread(&self) -> &Counts {
+        // The variable of the crate before ours: what was made last is destroyed first, so theirs is
+        // there for as long as ours is. If theirs has gone, because others have used it in this
+        // thread and it is leaving, there is a panic, which may go no further than here.
+        let own = catch_unwind(AssertUnwindSafe(|| &**self.threads.get_or_default()));
+        let own = own.ok().filter(|_| FAREWELL.try_with(|_| ()).is_ok());
+        let standing = if own.is_some() { Standing::Counted } else { Standing::Leaving };
+        let _ = STANDING.try_with(|is| is.set(standing));
+        own.unwrap_or(&self.late)
     }
 
     /// Counts an event.
@@ -134,7 +191,7 @@ impl Counters {
         let mut events = [0; EVENTS];
         let mut load_times = Histogram::default();
         let mut call_times = Histogram::default();
-        for counts in self.threads.iter() {
+        for counts in self.threads.iter().map(|own| &**own).chain([&self.late]) {
             sum(&mut ends, &counts.ends);
             sum(&mut events, &counts.events);
             counts.loads.add_to(&mut load_times);
@@ -178,13 +235,12 @@ impl Counters {
 }
 
 #[inline]
-fn add_one(count: &AtomicU64) {
-    add(count, 1);
-}
-
-#[inline]
-fn add(count: &AtomicU64, more: u64) {
-    count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+fn add(count: &AtomicU64, more: u64, shared: bool) {
+    if shared {
+        count.fetch_add(more, Ordering::Relaxed);
+    } else {
+        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
 }
 
 fn sum<const N: usize>(into: &mut [u64; N], counts: &[AtomicU64; N]) {
@@ -231,9 +287,15 @@ pub struct Stats {
     pub loaded: u64,
     /// Answered by another caller's load.
     pub followed: u64,
-    /// Ended with the loader's error, the call's own or shared.
+    /// Ended with the loader's error, the call's own or shared
+    /// ([`Error::Failed`](crate::Error::Failed)); or with
+    /// [`FailedElsewhere`](crate::Error::FailedElsewhere),
+    /// [`NothingUnchanged`](crate::Error::NothingUnchanged) or
+    /// [`NoLoader`](crate::Error::NoLoader).
     pub failed: u64,
-    /// Ended with a loader's panic, the call's own or another caller's.
+    /// Ended with a panic: the call's own, of its loader or of the key's, the value's, the weigher's
+    /// or the codec's code that it ran; or [`Panicked`](crate::Error::Panicked), for one of those on
+    /// the thread that it waited for.
     pub panicked: u64,
     /// Ended because the leader gave up without an outcome.
     pub abandoned: u64,
@@ -252,9 +314,10 @@ pub struct Stats {
     pub loads_failed: u64,
     /// Loaders that panicked.
     pub loads_panicked: u64,
-    /// Refreshes handed to the workers.
+    /// Refreshes handed to the workers. Some are skipped there.
     pub refreshes_started: u64,
-    /// Refreshes that were due but found the workers' queue full.
+    /// Refreshes that were due and not begun: they found the workers' queue full, or were handed to
+    /// a worker, and counted as started, and were not admitted at once.
     pub refreshes_skipped: u64,
     /// Loads whose result was stored in L1.
     pub stored: u64,

@@ -259,10 +259,18 @@ pub const BUGS: &[Bug] = &[
             "called `Result::unwrap_err()` on an `Ok` value: 2",
         )],
     },
+    Bug {
+        name: "forgotten_and_asked_without_end",
+        edits: &[Edit(GROUP, "if forgotten > 1 {", "if forgotten > 2 {")],
+        caught_by: &[(
+            "registry::a_thread_leads_a_key_twice_at_most",
+            "called `Result::unwrap_err()` on an `Ok` value: 3",
+        )],
+    },
     // Handing over.
     Bug {
         name: "abandoned_lands_nothing",
-        edits: &[Edit(LEAD, "if !self.over {", "if false {")],
+        edits: &[Edit(LEAD, "if !self.over { self.end(", "if false { self.end(")],
         caught_by: &[("hand_over::an_abandoned_flight_is_led_by_a_follower", DEADLOCK)],
     },
     Bug {
@@ -640,13 +648,31 @@ pub const BUGS: &[Bug] = &[
         name: "lead_without_a_second_look",
         edits: &[Edit(
             LADDER,
-            "if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {",
-            "if let Some(kept) = None::<Kept<V>> {",
+            "Some(kept) if self.is_current(&kept.stamp) => { let now",
+            "Some(kept) if false => { let now",
         )],
         caught_by: &[
             ("reading::what_is_kept_is_loaded_once", LOADED_AGAIN),
             ("behind::a_worker_loads_for_whoever_waits", LOADED_AGAIN),
         ],
+    },
+    Bug {
+        name: "replaced_by_an_older_look",
+        edits: &[
+            Edit(
+                LADDER,
+                "let mut join = self.join(key, deadline, Some(times.started))?;",
+                "let older = self.local.get(key);
+                 let mut join = self.join(key, deadline, Some(times.started))?;",
+            ),
+            Edit(
+                LADDER,
+                "let Turn { mut lead, kept } = self.turn(lead, key); let kept = match kept {",
+                "let Turn { mut lead, kept } = self.turn(lead, key);
+                 let kept = match kept.or_else(|| older.clone()) {",
+            ),
+        ],
+        caught_by: &[("changes::what_was_invalidated_is_not_unchanged", INVALIDATED)],
     },
     Bug {
         name: "stored_all_the_same",
@@ -660,8 +686,8 @@ pub const BUGS: &[Bug] = &[
         name: "remove_before_forget",
         edits: &[Edit(
             CACHE,
-            "self.group.forget(key); drop(self.local.remove(key));",
-            "drop(self.local.remove(key)); self.group.forget(key);",
+            "self.group.forget_and(key, || removed = Some(self.local.remove(&look)));",
+            "removed = Some(self.local.remove(&look)); self.group.forget(key);",
         )],
         caught_by: &[
             ("changes::what_was_invalidated_is_never_served", INVALIDATED),
@@ -669,11 +695,20 @@ pub const BUGS: &[Bug] = &[
         ],
     },
     Bug {
+        name: "forget_and_remove_in_two_steps",
+        edits: &[Edit(
+            CACHE,
+            "self.group.forget_and(key, || removed = Some(self.local.remove(&look)));",
+            "self.group.forget(key); removed = Some(self.local.remove(&look));",
+        )],
+        caught_by: &[("changes::what_was_invalidated_is_not_unchanged", INVALIDATED)],
+    },
+    Bug {
         name: "clear_before_forgetting_all",
         edits: &[Edit(
             CACHE,
-            "self.room.group.forget_all(); drop(self.room.local.clear());",
-            "drop(self.room.local.clear()); self.room.group.forget_all();",
+            "self.room.group.forget_all(|| cleared = Some(self.room.local.clear()));",
+            "cleared = Some(self.room.local.clear()); self.room.group.forget_all(|| ());",
         )],
         caught_by: &[("changes::what_was_invalidated_is_never_served", INVALIDATED)],
     },
@@ -726,7 +761,7 @@ pub const BUGS: &[Bug] = &[
         name: "refresh_without_a_second_look",
         edits: &[Edit(
             REFRESH,
-            "if let Some(newer) = self.overtaken(key, kept) { self.give_way(lead, newer); return; }",
+            "if let Some(newer) = self.overtaken(&mut turn, kept) { self.give_way(turn.lead, newer); return; }",
             "",
         )],
         caught_by: &[("behind::what_is_stale_is_refreshed_once", "refreshed again what was fresh")],
@@ -740,8 +775,8 @@ pub const BUGS: &[Bug] = &[
         name: "refresh_in_the_foreground",
         edits: &[Edit(
             REFRESH,
-            "lane: Lane::Background, previous, report: None,",
-            "lane: Lane::Foreground, previous, report: None,",
+            "lane: Lane::Background, report: None,",
+            "lane: Lane::Foreground, report: None,",
         )],
         caught_by: &[("behind::a_hung_refresh_leaves_threads_for_loads", DEADLOCK)],
     },

@@ -8,7 +8,9 @@ use std::hash::Hash;
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use crate::unstepped::{Capacity, Displaced, Entry, Insertion, Kept, Ready, Stamp};
+pub(crate) use crate::unstepped::{
+    Capacity, Displaced, Entry, Insertion, Kept, Look, Ready, Stamp,
+};
 
 use crate::freshness::Span;
 use crate::moment::Moment;
@@ -53,6 +55,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     /// Looks at nothing that changes.
+    pub(crate) fn look<'a>(&self, key: &'a K) -> Look<'a, K> {
+        self.own.look(key)
+    }
+
+    /// Looks at nothing that changes.
     pub(crate) fn ready(&self, key: &K, kept: Kept<V>) -> Ready<K, V> {
         self.own.ready(key, kept)
     }
@@ -73,8 +80,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     #[track_caller]
-    pub(crate) fn remove(&self, key: &K) -> Displaced<K, V> {
-        self.step().remove(key)
+    pub(crate) fn remove(&self, look: &Look<'_, K>) -> Displaced<K, V> {
+        self.step().remove(look)
     }
 
     #[track_caller]

@@ -30,7 +30,8 @@ claims! {
         a_forgotten_flight_spares_its_successor
         an_overdue_flight_is_replaced
         the_followers_of_an_overdue_flight_stay_with_it
-        ones_own_flight_is_never_overdue;
+        ones_own_flight_is_never_overdue
+        a_thread_leads_a_key_twice_at_most;
     hand_over:
         an_abandoned_flight_is_led_by_a_follower
         a_late_promotion_passes_the_flight_on
@@ -75,6 +76,7 @@ claims! {
     changes:
         what_was_invalidated_is_never_served
         what_was_invalidated_is_not_refreshed
+        what_was_invalidated_is_not_unchanged
         a_put_wins_over_a_load
         of_two_puts_one_stays;
     behind:

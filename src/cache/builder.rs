@@ -155,7 +155,7 @@ impl<K, V, E> CacheBuilder<K, V, E> {
         self
     }
 
-    /// How many values L1 holds. Defaults to 10,000.
+    /// How many values L1 holds. Defaults to 10,000. Zero means that none is kept.
     pub fn capacity(mut self, entries: usize) -> Self {
         self.capacity = Capacity::Entries(entries);
         self
@@ -178,7 +178,7 @@ impl<K, V, E> CacheBuilder<K, V, E> {
     }
 
     /// How many absent entries L1 holds, in a share of their own. Defaults to a tenth of the
-    /// capacity, or 1,000 if that is by weight.
+    /// capacity, at least 1, or 1,000 if that is by weight. Zero means that none is kept.
     pub fn absent_capacity(mut self, entries: usize) -> Self {
         self.absent_capacity = Some(entries);
         self
@@ -343,14 +343,14 @@ where
             return Err(BuildError::new("max_stored", self.max_stored, "at most 63 MiB"));
         }
         let absences = self.absent_capacity.unwrap_or(match &self.capacity {
-            Capacity::Entries(entries) => entries / 10,
+            Capacity::Entries(entries) => (entries / 10).max(1),
             Capacity::Weight(..) => 1_000,
         });
         let room = Arc::new(Room {
             policy,
             timeout: self.timeout,
             clock: self.clock,
-            local: Local::new(&self.capacity, absences.max(1)),
+            local: Local::new(&self.capacity, absences),
             group: self.group.build(),
             admission: Arc::new(Admission::new(self.admission)),
             workers: Workers::new(&self.name, workers, background, self.queue),

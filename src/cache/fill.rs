@@ -40,8 +40,8 @@ impl<K, V> Load<'_, K, V> {
         self.key
     }
 
-    /// Until when the caller that set this load off will wait; never for a refresh behind the
-    /// caller's back. Others may wait longer, and the result is stored either way, so it is a
+    /// Until when the caller that set this load off will wait; never for a refresh or a prewarm
+    /// behind the caller's back, and for a prewarm on this thread the end of its budget. Others may wait longer, and the result is stored either way, so it is a
     /// hint: a good one for the timeout of a query.
     pub fn deadline(&self) -> Deadline {
         self.deadline

@@ -37,6 +37,18 @@ pub(super) enum Loader<'l, K, V, E> {
 pub(super) type Borrowed<'l, K, V, E> =
     dyn FnMut(&Load<'_, K, V>) -> std::result::Result<Fill<V>, E> + 'l;
 
+/// A lead, and what L1 has of its key since.
+///
+/// What a load is to replace is looked for when its flight is boarded, and anew by each thread that
+/// comes to lead it. An invalidation that has returned before the look has taken it out of L1, and
+/// one that begins after it forgets the flight, which then stores nothing. What was looked for before
+/// the flight was boarded could be stored as unchanged though it was invalidated in between (seeded
+/// bug: `replaced_by_an_older_look`).
+pub(super) struct Turn<'g, K, V, E> {
+    pub(super) lead: Lead<'g, K, Filled<V>, E>,
+    pub(super) kept: Option<Kept<V>>,
+}
+
 type Result<T, E> = std::result::Result<T, Error<E>>;
 
 impl<K, V, E> Room<K, V, E>
@@ -98,7 +110,11 @@ where
     ) -> Result<Answer<V>, E> {
         let (counts, clock) = (count.counts, &self.clock);
         let mut times = Times { counts, clock, started: Moment::now(), ended: None };
-        let result = self.climb(key, terms, loader, kept, now, &mut times);
+        let mut result = self.climb(key, terms, loader, kept, now, &mut times);
+        // All of its waiting, for whatever it was.
+        if let Err(Error::TimedOut { waited }) = &mut result {
+            *waited = Moment::now().since(times.started);
+        }
         count.end = end(&result);
         result
     }
@@ -145,7 +161,7 @@ where
             return Err(Error::NoLoader);
         }
         // A load. If nothing comes of it, what there is may do.
-        let error = match self.fill(key, terms, &mut loader, kept.as_ref(), times) {
+        let error = match self.fill(key, terms, &mut loader, times) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -188,14 +204,15 @@ where
             } else if let Some(lead) = self.group.try_lead(key) {
                 // A borrowed loader cannot run behind its caller's back. So one caller at a time
                 // loads for itself, and the others do not wait for it.
-                if let Some(newer) = self.overtaken(key, kept) {
-                    return Ok(match self.give_way(lead, newer) {
+                let mut turn = self.turn(lead, key);
+                if let Some(newer) = self.overtaken(&mut turn, kept) {
+                    return Ok(match self.give_way(turn.lead, newer) {
                         Some(fresh) => fresh.answer(Source::Local, self.clock.now()),
                         None => kept.clone().answer(Source::Stale(Why::Revalidating), now),
                     });
                 }
                 let lane = Lane::Foreground;
-                let loaded = self.load(lead, key, terms, lane, &mut loader, Some(kept));
+                let loaded = self.load(turn, key, terms, lane, &mut loader);
                 // The window may have ended meanwhile.
                 let now = self.clock.now();
                 match loaded {
@@ -215,26 +232,39 @@ where
         Ok(kept.clone().answer(Source::Stale(Why::Revalidating), now))
     }
 
+    /// The turn of whoever has come to lead.
+    pub(super) fn turn<'g>(
+        &self,
+        mut lead: Lead<'g, K, Filled<V>, E>,
+        key: &K,
+    ) -> Turn<'g, K, V, E> {
+        let kept = lead.sharing_panics(|_| self.local.get(key));
+        Turn { lead, kept }
+    }
+
     /// What L1 has for a caller that has come to lead, if a load of another one has ended since
     /// this one saw `kept`: something else, or a reason to wait with the next.
-    pub(super) fn overtaken(&self, key: &K, kept: &Kept<V>) -> Option<Kept<V>> {
+    pub(super) fn overtaken(
+        &self,
+        turn: &mut Turn<'_, K, V, E>,
+        kept: &Kept<V>,
+    ) -> Option<Kept<V>> {
         let now = self.clock.now();
-        let there = self.local.get(key)?;
-        let newer = there.stamp.span != kept.stamp.span || now < there.stamp.refresh_from;
-        newer.then_some(there)
+        turn.kept
+            .take_if(|there| there.stamp.span != kept.stamp.span || now < there.stamp.refresh_from)
     }
 
     /// Gives up the lead in favour of what another load has brought, and returns that if it is
     /// fresh. If it is not, who waits may not want it: then one of those leads.
     pub(super) fn give_way(
         &self,
-        lead: Lead<'_, K, Filled<V>, E>,
+        mut lead: Lead<'_, K, Filled<V>, E>,
         newer: Kept<V>,
     ) -> Option<Kept<V>> {
         if !newer.stamp.span.is_fresh(self.clock.now()) {
             return None;
         }
-        match lead.land(Ok(Filled::With(newer, Source::Local))) {
+        match lead.land_storing(Ok(Filled::With(newer, Source::Local)), |_| ()) {
             Ok(Filled::With(newer, _)) => Some(newer),
             _ => None,
         }
@@ -246,7 +276,6 @@ where
         key: &K,
         terms: Terms,
         loader: &mut Loader<'_, K, V, E>,
-        previous: Option<&Kept<V>>,
         times: &mut Times<'_>,
     ) -> Result<Answer<V>, E> {
         let deadline = terms.deadline;
@@ -269,30 +298,37 @@ where
             };
             // Another caller's load may have ended between the look at L1 and the boarding (seeded
             // bug: `lead_without_a_second_look`).
-            if let Some(kept) = self.local.get(key).filter(|kept| self.is_current(&kept.stamp)) {
-                let now = self.clock.now();
-                if kept.stamp.span.is_fresh(now) {
-                    lead.land(Ok(Filled::With(kept.clone(), Source::Local)))?;
-                    return Ok(kept.answer(Source::Local, now));
+            let Turn { mut lead, kept } = self.turn(lead, key);
+            let kept = match kept {
+                Some(kept) if self.is_current(&kept.stamp) => {
+                    let now = self.clock.now();
+                    if kept.stamp.span.is_fresh(now) {
+                        let copy = lead.sharing_panics(|_| kept.clone());
+                        lead.land(Ok(Filled::With(copy, Source::Local)))?;
+                        return Ok(kept.answer(Source::Local, now));
+                    }
+                    // It may have ended badly, too, and then it is too early for the next.
+                    let held_off = now < kept.stamp.refresh_from;
+                    if held_off && self.may_stand_in(&kept, terms.windows, now) {
+                        drop(lead);
+                        return Ok(kept.answer(Source::Stale(Why::Failed), now));
+                    }
+                    Some(kept)
                 }
-                // It may have ended badly, too, and then it is too early for the next.
-                if now < kept.stamp.refresh_from && self.may_stand_in(&kept, terms.windows, now) {
-                    drop(lead);
-                    return Ok(kept.answer(Source::Stale(Why::Failed), now));
-                }
-            }
+                kept => kept,
+            };
             led = true;
             let declared = matches!(loader, Loader::Declared(_));
             let handed = if !declared || !self.workers_load || self.workers.is_worker() {
                 Handed::Back(lead)
             } else {
-                self.load_on_worker(lead, key, terms, previous)?
+                self.load_on_worker(lead, key, terms)?
             };
             let ticket = match handed {
                 Handed::Over(ticket) => ticket,
                 Handed::Back(lead) => {
                     let lane = Lane::Foreground;
-                    let filled = self.load(lead, key, terms, lane, loader, previous)?;
+                    let filled = self.load(Turn { lead, kept }, key, terms, lane, loader)?;
                     // On no fleet that was all, and its end has just been noted.
                     if let (Filled::With(kept, _), None) = (&filled, &self.remote) {
                         times.ended = Some(kept.stamp.span.loaded_at());
@@ -339,19 +375,24 @@ where
     /// admission, loader, store, publish.
     pub(super) fn load(
         &self,
-        lead: Lead<'_, K, Filled<V>, E>,
+        turn: Turn<'_, K, V, E>,
         key: &K,
         terms: Terms,
         lane: Lane,
         loader: &mut Loader<'_, K, V, E>,
-        previous: Option<&Kept<V>>,
     ) -> Result<Filled<V>, E> {
+        // What is dropped last may panic.
+        let kept = turn.kept;
+        let mut lead = turn.lead;
+        // An absence is nothing that could be replaced.
+        let previous = kept.as_ref().filter(|kept| kept.found.is_some());
         let confirmed = self.remote.is_none();
         let leader = Leader { room: self, key, terms, lane, loader, previous, confirmed };
-        match &self.remote {
+        // Whatever code of the user's it is that panics.
+        lead.sharing_panics(|lead| match &self.remote {
             None => leader.load(lead, Storage::Here),
             Some(remote) => leader.load_in_fleet(lead, remote),
-        }
+        })
     }
 
     /// The answer that a landed flight is; `None` if it is stale and the call takes nothing so
@@ -380,11 +421,9 @@ where
         }
     }
 
-    /// What L1 remembers of `key`, if it is fresh and not in doubt.
-    pub(super) fn fresh(&self, key: &K) -> Option<Kept<V>> {
-        let now = self.clock.now();
-        let kept = self.local.get(key)?;
-        (kept.stamp.span.is_fresh(now) && self.is_current(&kept.stamp)).then_some(kept)
+    /// Whether what L1 remembers is fresh and not in doubt.
+    pub(super) fn is_fresh(&self, kept: &Kept<V>) -> bool {
+        kept.stamp.span.is_fresh(self.clock.now()) && self.is_current(&kept.stamp)
     }
 
     /// Whether no other process has been heard to change it.

@@ -1,6 +1,5 @@
 //! [`Leader`]: what the caller does who leads a flight of a cache.
 
-use std::cell::Cell;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
@@ -58,7 +57,7 @@ where
     /// Admission, loader, store, publish, in that order.
     pub(super) fn load(
         self,
-        lead: Lead<'_, K, Filled<V>, E>,
+        lead: &mut Lead<'_, K, Filled<V>, E>,
         storage: Storage<'_, K, V>,
     ) -> Result<Filled<V>, E> {
         let Leader { room, key, terms, lane, loader, previous, confirmed } = self;
@@ -87,40 +86,39 @@ where
         let counts = room.counters.here();
         let mut attempt = Attempt { counts, end: Event::LoadPanicked };
         // What is to be stored, between the loader's end and the store.
-        let fresh = Cell::new(None);
+        let mut fresh = None;
         let mut displaced = Displaced::default();
-        let result = lead.run_storing(
-            || {
-                counts.event(Event::Load);
-                let mut back_off = BackOff { room, key, previous };
-                let previous = previous
-                    .filter(|kept| confirmed && room.is_current(&kept.stamp))
-                    .and_then(|kept| kept.found.as_ref());
-                let started = began.map_or_else(|| room.clock.exact(), |at| room.clock.at(at));
-                let load = Load { key, deadline, previous, token };
-                let fill = match loader {
-                    Loader::Declared(loader) => loader(&load),
-                    Loader::Borrowed(loader) => loader(&load),
-                    Loader::None => unreachable!("without a loader no call leads"),
-                };
-                let ended = room.clock.exact();
-                let loaded = Loaded { ended, took: ended.since(started) };
-                counts.load_took(loaded.took);
-                drop(permit);
-                let (filled, keep) = room.store_in_fleet(key, fill, previous, loaded, storage)?;
-                if let (Filled::With(kept, _), true) = (&filled, keep) {
-                    // Here, because the store is done under a lock.
-                    fresh.set(Some(room.local.ready(key, kept.clone())));
-                }
-                back_off.previous = None;
-                Ok(filled)
-            },
-            |_| {
-                if let Some(ready) = fresh.take() {
-                    room.local.store(ready, &mut displaced);
-                }
-            },
-        );
+        let load = || {
+            counts.event(Event::Load);
+            let mut back_off = BackOff { room, key, previous };
+            let previous = previous
+                .filter(|kept| confirmed && room.is_current(&kept.stamp))
+                .and_then(|kept| kept.found.as_ref());
+            let started = began.map_or_else(|| room.clock.exact(), |at| room.clock.at(at));
+            let load = Load { key, deadline, previous, token };
+            let fill = match loader {
+                Loader::Declared(loader) => loader(&load),
+                Loader::Borrowed(loader) => loader(&load),
+                Loader::None => unreachable!("without a loader no call leads"),
+            };
+            let ended = room.clock.exact();
+            let loaded = Loaded { ended, took: ended.since(started) };
+            counts.load_took(loaded.took);
+            drop(permit);
+            let (filled, keep) = room.store_in_fleet(key, fill, previous, loaded, storage)?;
+            if let (Filled::With(kept, _), true) = (&filled, keep) {
+                // Here, because the store is done under a lock.
+                fresh = Some(room.local.ready(key, kept.clone()));
+            }
+            back_off.previous = None;
+            Ok(filled)
+        };
+        let loaded = load();
+        let result = lead.land_storing(loaded, |_| {
+            if let Some(ready) = fresh {
+                room.local.store(ready, &mut displaced);
+            }
+        });
         attempt.end = match (&result, displaced.insertion) {
             (Err(_), _) => Event::LoadFailed,
             (Ok(_), None) => Event::NotStored,
@@ -134,7 +132,7 @@ where
     /// has the lease. Whatever trouble there is with the tier, the load goes on without it.
     pub(super) fn load_in_fleet(
         self,
-        lead: Lead<'_, K, Filled<V>, E>,
+        lead: &mut Lead<'_, K, Filled<V>, E>,
         remote: &Remote<K, V>,
     ) -> Result<Filled<V>, E> {
         let room = self.room;
@@ -160,7 +158,7 @@ where
             Err(_) => return self.load_degraded(lead, mark, remote),
             Ok(Look::Found(found)) => match self.accept(found) {
                 Ok(kept) => return self.land(lead, kept, remote),
-                Err(found) => (self.adopt(&lead, found.kept, remote), found.seen),
+                Err(found) => (self.adopt(lead, found.kept, remote), found.seen),
             },
             Ok(Look::Nothing(seen)) => (None, seen),
         };
@@ -207,7 +205,7 @@ where
                 Ok((_, Ask::Found(found))) => match self.accept(found) {
                     Ok(kept) => return self.land(lead, kept, remote),
                     Err(found) => {
-                        known = self.adopt(&lead, found.kept, remote).or(known);
+                        known = self.adopt(lead, found.kept, remote).or(known);
                         seen = found.seen;
                         useless += 1;
                         continue;
@@ -229,7 +227,7 @@ where
             }
             if let Some(stale) = self.stale(&known) {
                 self.hold_off(&known, poll.pause(left, shared.hears()));
-                return lead.land(Ok(Filled::Stale(stale)));
+                return lead.land_storing(Ok(Filled::Stale(stale)), |_| ());
             }
             let heard = {
                 let _lent = admission::lend();
@@ -261,7 +259,7 @@ where
                         }
                         Reaction::BackOff => {
                             self.hold_off(&known, room.policy.refresh_backoff);
-                            lead.land(Ok(Filled::FailedElsewhere))?;
+                            lead.land_storing(Ok(Filled::FailedElsewhere), |_| ())?;
                             return Err(Error::FailedElsewhere);
                         }
                     }
@@ -277,7 +275,7 @@ where
                     }
                     // Not so here, or the followers would wait one after another.
                     if room.losers == Losers::Fail {
-                        lead.land(Ok(Filled::InVain { waited }))?;
+                        lead.land_storing(Ok(Filled::InVain { waited }), |_| ())?;
                         return Err(Error::TimedOut { waited });
                     }
                     return self.knowing(&known).load_alone(lead, mark);
@@ -376,7 +374,7 @@ where
     /// Lands with what the shared tier had.
     fn land(
         self,
-        lead: Lead<'_, K, Filled<V>, E>,
+        lead: &mut Lead<'_, K, Filled<V>, E>,
         found: Kept<V>,
         remote: &Remote<K, V>,
     ) -> Result<Filled<V>, E> {
@@ -404,7 +402,7 @@ where
     /// There is trouble with the shared tier: a load without it, as in a cache of one process.
     fn load_degraded(
         self,
-        lead: Lead<'_, K, Filled<V>, E>,
+        lead: &mut Lead<'_, K, Filled<V>, E>,
         mark: Mark,
         remote: &Remote<K, V>,
     ) -> Result<Filled<V>, E> {
@@ -414,7 +412,7 @@ where
     }
 
     /// The process with the lease will not share what it has, or took too long.
-    fn load_alone(self, lead: Lead<'_, K, Filled<V>, E>, mark: Mark) -> Result<Filled<V>, E> {
+    fn load_alone(self, lead: &mut Lead<'_, K, Filled<V>, E>, mark: Mark) -> Result<Filled<V>, E> {
         self.room.counters.event(Event::LoadedAlone);
         self.load(lead, Storage::Alone { mark, at_most: BRIEFLY })
     }

@@ -148,10 +148,13 @@ impl<K, V, E> Room<K, V, E> {
         K: Hash + Eq + Clone,
         V: Clone,
     {
-        // The flight first: once it is forgotten it cannot store any more, and what it stored
-        // before is removed then (seeded bug: `remove_before_forget`).
-        self.group.forget(key);
-        drop(self.local.remove(key));
+        let look = self.local.look(key);
+        let mut removed = None;
+        // In one step: a flight that is forgotten after the removal could store in between (seeded
+        // bug: `remove_before_forget`), and one that is boarded before it could find there what it is
+        // to replace (seeded bug: `forget_and_remove_in_two_steps`).
+        self.group.forget_and(key, || removed = Some(self.local.remove(&look)));
+        drop(removed);
     }
 
     /// Closes the workers, and says how many of them were still busy at the deadline.
@@ -400,7 +403,8 @@ where
     /// before it began.
     ///
     /// A load in flight goes on for those who wait for it, and is not stored; the next caller
-    /// loads anew. On a fleet that is so in every process: its L1 as soon as it has heard of it,
+    /// loads anew. A loader that invalidates its own key may ask for it: it is loaded anew inside,
+    /// once, and a third time gets [`Error::WouldDeadlock`]. On a fleet that is so in every process: its L1 as soon as it has heard of it,
     /// and at the latest after its TTL.
     ///
     /// # Errors
@@ -452,9 +456,10 @@ where
     /// ```
     pub fn invalidate_all(&self) -> Result<(), TierError> {
         let told = self.room.remote.as_ref().map_or(Ok(()), Remote::invalidate_all);
-        // In this order for the same reason (seeded bug: `clear_before_forgetting_all`).
-        self.room.group.forget_all();
-        drop(self.room.local.clear());
+        let mut cleared = None;
+        // In one step for the same reasons (seeded bug: `clear_before_forgetting_all`).
+        self.room.group.forget_all(|| cleared = Some(self.room.local.clear()));
+        drop(cleared);
         told
     }
 

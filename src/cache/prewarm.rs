@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::hash::Hash;
+use std::iter::Fuse;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
 
-use crate::admission::Lane;
+use crate::admission::{self, Lane};
 use crate::deadline::Deadline;
 use crate::flight;
 use crate::workers::contain;
 
 use super::Cache;
+use super::ladder::Terms;
 use super::refresh::{Ended, Job, NoRoom};
 
 /// A prewarm to be run. Made by [`Cache::prewarm`].
@@ -42,7 +44,7 @@ use super::refresh::{Ended, Job, NoRoom};
 #[must_use = "nothing is loaded until it is run"]
 pub struct Prewarm<'c, K, V, E, I> {
     cache: &'c Cache<K, V, E>,
-    keys: I,
+    keys: Fuse<I>,
     budget: Deadline,
     at_once: usize,
     on_progress: Box<dyn FnMut(&Progress) + 'c>,
@@ -98,7 +100,7 @@ where
     pub(super) fn new(cache: &'c Cache<K, V, E>, keys: I) -> Self {
         Prewarm {
             cache,
-            keys,
+            keys: keys.fuse(),
             budget: Deadline::NEVER,
             at_once: usize::MAX,
             on_progress: Box::new(|_| ()),
@@ -106,7 +108,8 @@ where
     }
 
     /// Returns when this much time has passed, whatever is unfinished. Defaults to as long as it
-    /// takes.
+    /// takes. A loader that runs on this thread (see [`run`](Prewarm::run)) is not interrupted: then
+    /// the budget bounds what is waited for, and no other key is begun after it.
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = Deadline::after(budget);
         self
@@ -127,8 +130,13 @@ where
 
     /// Loads the keys and returns when all are done with, or the budget is spent.
     ///
-    /// Without a declared loader every key that is not in L1 has failed. Run by a loader, the
-    /// keys are loaded on its thread, one after the other.
+    /// Without a declared loader every key that is not in L1 has failed.
+    ///
+    /// Run by a loader of this cache, the keys are loaded on its thread, one after the other: on a
+    /// worker they could wait for that very loader, which waits for them. A loader of another cache or
+    /// of a [`Group`](crate::Group) could be waited for in a roundabout way. So it does the same
+    /// without a [budget](Prewarm::budget), and with one, which ends whatever waits, it leaves the
+    /// keys to the workers.
     pub fn run(mut self) -> PrewarmReport {
         let (ended, ends) = unbounded();
         let at_once = self.at_once.min(self.cache.room.workers.background());
@@ -168,10 +176,12 @@ where
             }
             // Nothing is heard of room in the queue, nor of loads that end up unrun because the
             // cache is closed.
-            let Ok(ended) = ends.recv_timeout(PACE.min(self.budget.remaining().unwrap_or(PACE)))
-            else {
-                continue;
+            let pause = PACE.min(self.budget.remaining().unwrap_or(PACE));
+            let heard = {
+                let _lent = admission::lend();
+                ends.recv_timeout(pause)
             };
+            let Ok(ended) = heard else { continue };
             report.unfinished -= 1;
             match ended {
                 Ended::Well => report.loaded += 1,
@@ -187,7 +197,7 @@ where
 
     fn begin(&self, key: &K, ended: &Sender<Ended>) -> Begun {
         let room = &self.cache.room;
-        if room.fresh(key).is_some() {
+        if room.local.get(key).is_some_and(|kept| room.is_fresh(&kept)) {
             return Begun::Before;
         }
         if room.loader.is_none() {
@@ -196,18 +206,19 @@ where
         if room.group.is_flying(key) {
             return Begun::Before;
         }
+        let here = room.group.is_driven_here()
+            || (flight::drives_here() && self.budget == Deadline::NEVER);
+        let behind = room.behind();
         let job = Job {
             room: Arc::clone(room),
-            previous: room.local.get(key).filter(|kept| kept.found.is_some()),
             key: key.clone(),
             flight: None,
-            terms: room.behind(),
+            terms: if here { Terms { deadline: self.budget, ..behind } } else { behind },
             lane: Lane::Background,
             report: Some(ended.clone()),
         };
-        if flight::drives_here() {
-            // On a worker it would wait for the permit of the loader that waits for it here; and what
-            // asks for this loader's own key there would close a circle that nobody sees.
+        if here {
+            // What asks for this loader's own key on a worker would close a circle that nobody sees.
             contain(Box::new(|| job.run()));
             return Begun::Now;
         }

@@ -32,7 +32,6 @@ where
     pub(super) flight: Option<Detached<Filled<V>, E>>,
     pub(super) terms: Terms,
     pub(super) lane: Lane,
-    pub(super) previous: Option<Kept<V>>,
     /// Told how the load has ended, if it was run.
     pub(super) report: Option<Sender<Ended>>,
 }
@@ -67,7 +66,13 @@ where
                 Some(permit) => Some(permit),
                 None => return room.counters.event(Event::RefreshSkipped),
             },
-            (Lane::Background, None) => room.admission.enter(self.lane, self.terms.deadline).ok(),
+            (Lane::Background, None) => {
+                match room.admission.enter(self.lane, self.terms.deadline) {
+                    Ok(permit) => Some(permit),
+                    // The budget is spent, and who runs the prewarm asks for no report.
+                    Err(_) => return,
+                }
+            }
         };
         let boards_itself = self.flight.is_none();
         let lead = match self.flight.take() {
@@ -78,15 +83,15 @@ where
             report.ended = Ended::Elsewhere;
             return;
         };
+        let mut turn = room.turn(lead, key);
         // A caller may have loaded it while this waited for its turn.
-        if boards_itself && let Some(fresh) = room.fresh(key) {
-            room.give_way(lead, fresh);
+        if boards_itself && let Some(fresh) = turn.kept.take_if(|kept| room.is_fresh(kept)) {
+            room.give_way(turn.lead, fresh);
             report.ended = Ended::Elsewhere;
             return;
         }
         let mut loader = Loader::Declared(loader.as_ref());
-        let previous = self.previous.as_ref();
-        let loaded = room.load(lead, key, self.terms, self.lane, &mut loader, previous);
+        let loaded = room.load(turn, key, self.terms, self.lane, &mut loader);
         report.ended = match loaded {
             Ok(Filled::With(..)) => Ended::Well,
             Err(Error::WouldBlock) => Ended::Elsewhere,
@@ -152,12 +157,14 @@ where
         let Some(lead) = self.group.try_lead(key) else { return };
         // A refresh may have ended between the look at L1 and the boarding (seeded bug:
         // `refresh_without_a_second_look`).
-        if let Some(newer) = self.overtaken(key, kept) {
-            self.give_way(lead, newer);
+        let mut turn = self.turn(lead, key);
+        if let Some(newer) = self.overtaken(&mut turn, kept) {
+            self.give_way(turn.lead, newer);
             return;
         }
+        let mut lead = turn.lead;
         // Cloned while the lead is a guard: the flight must not be left behind by a panic.
-        let (key, previous) = (key.clone(), Some(kept.clone()));
+        let key = lead.sharing_panics(|_| key.clone());
         let Some(flight) = lead.detach_behind() else { return };
         let job = Job {
             room: Arc::clone(self),
@@ -166,7 +173,6 @@ where
             terms: self.behind(),
             // A source that hangs would take every worker (seeded bug: `refresh_in_the_foreground`).
             lane: Lane::Background,
-            previous,
             report: None,
         };
         let event = match self.submit(job) {
@@ -184,13 +190,12 @@ where
     /// Hands the lead to a worker, if that can be waited for.
     pub(super) fn load_on_worker<'r>(
         self: &'r Arc<Self>,
-        lead: Lead<'r, K, Filled<V>, E>,
+        mut lead: Lead<'r, K, Filled<V>, E>,
         key: &K,
         terms: Terms,
-        previous: Option<&Kept<V>>,
     ) -> Result<Handed<'r, K, Filled<V>, E>, Error<E>> {
         // Cloned while the lead is a guard: the flight must not be left behind by a panic.
-        let (key, previous) = (key.clone(), previous.cloned());
+        let key = lead.sharing_panics(|_| key.clone());
         let ticket = lead.ticket();
         let asked_by_a_loader = lead.is_nested();
         let Some(flight) = lead.detach() else { return Ok(Handed::Over(ticket)) };
@@ -200,7 +205,6 @@ where
             flight: Some(flight),
             terms,
             lane: Lane::Foreground,
-            previous,
             report: None,
         };
         // A loader that asks must not wait for the queue: those that are served before it may wait

@@ -12,6 +12,7 @@ use crate::sync::{Arc, AtomicUsize, Handle, Ordering};
 
 use super::lead::Lead;
 use super::registry::{Registry, Role};
+use super::waits::{self, Driven};
 use super::{Flight, Followed, Outcome, Wait};
 
 /// Coalesces concurrent loads by key: one caller loads, the others wait for its outcome.
@@ -39,7 +40,9 @@ use super::{Flight, Followed, Outcome, Wait};
 ///   value's `Clone` and `Drop`, reach the caller whose call ran them, and wedge nothing.
 /// - **A deadlock is an error.** A thread that asks for a key it is loading, or whose wait would
 ///   close a circle of waits over any number of keys, threads and groups, gets
-///   [`Error::WouldDeadlock`] at once. (A loader that hands its work to another thread and waits
+///   [`Error::WouldDeadlock`] at once. A thread whose own flight was [forgotten](Group::forget)
+///   may load the key once more inside; if that flight is forgotten, too, it is told the same. (A
+///   loader that hands its work to another thread and waits
 ///   for it is beyond what can be seen here; the deadline remains.)
 /// - **The leader does not pay for its herd.** It wakes one follower and returns; the followers
 ///   wake each other.
@@ -176,6 +179,11 @@ impl<K, V, E> Group<K, V, E> {
     /// Whether no flight is boarded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Tells it apart from every other group while it has flights that are driven.
+    pub(super) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// How many callers are waiting right now, over all keys.
@@ -376,6 +384,10 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// Those who are in the forgotten flight stay in it and get its outcome. If it is given up
     /// without one they join the new flight.
     ///
+    /// A loader may forget its own flight, and load the key once more inside. A loader that did so
+    /// each time it is called would never end: in the second flight of a key on one thread to be
+    /// forgotten a call gets [`Error::WouldDeadlock`].
+    ///
     /// # Example
     ///
     /// ```
@@ -415,7 +427,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         let mut started = None;
         loop {
             // A flight that is boarded after a wait is as young as any.
-            match self.registry.board(hash, key, self.settings.max_flight_age, now.take()) {
+            match self.board(hash, key, now.take())? {
                 Role::Lead(flight) => return Ok(Join::Lead(Lead::first(self, hash, flight))),
                 Role::Follow(flight) => {
                     // Once, so that a caller that asks anew is told all of its waiting.
@@ -426,6 +438,26 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
                 }
             }
         }
+    }
+
+    /// The flight of `key`, or a new one that the caller leads.
+    ///
+    /// A thread whose flight was forgotten or replaced may lead another of the same key, once: what it
+    /// has changed itself it may want to load anew. A third in the second would be one in each
+    /// (seeded bug: `forgotten_and_asked_without_end`). Those that are not boarded are taken for
+    /// flights of this key if they have its hash; of those that are, this one's is found here.
+    pub(super) fn board(
+        &self,
+        hash: u64,
+        key: &K,
+        now: Option<Moment>,
+    ) -> Result<Role<V, E>, Error<E>> {
+        let is_forgotten = |driven: &Driven| !self.registry.is_boarded(hash, driven.flight);
+        let forgotten = waits::driving(self.address(), hash..=hash, is_forgotten);
+        if forgotten > 1 {
+            return Err(Error::WouldDeadlock);
+        }
+        Ok(self.registry.board(hash, key, self.settings.max_flight_age, now))
     }
 
     /// Follows `flight` to its end; `None` if it is to be asked for anew.

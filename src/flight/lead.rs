@@ -7,7 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::error::{Error, said};
 use crate::sync::{Arc, Handle};
 
-use super::{FailurePolicy, Flight, Group, Outcome, waits};
+use super::waits::{self, Driven};
+use super::{FailurePolicy, Flight, Group, Outcome};
 
 /// The duty to land a flight: its holder is the one caller who loads the key.
 ///
@@ -49,7 +50,9 @@ pub struct Lead<'g, K, V, E> {
     pub(super) hash: u64,
     pub(super) flight: Handle<Flight<V, E>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
-    pub(super) over: bool,
+    over: bool,
+    /// Whether this thread drives the flight still.
+    drives: bool,
     /// Whether the holder has boarded the flight itself, and did not come to it by waiting.
     pub(super) is_first: bool,
     /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
@@ -61,16 +64,22 @@ pub struct Lead<'g, K, V, E> {
 
 impl<'g, K, V, E> Lead<'g, K, V, E> {
     pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Handle<Flight<V, E>>) -> Self {
-        waits::begin_driving();
-        Lead {
+        let lead = Lead {
             group,
             hash,
             flight,
             over: false,
+            drives: true,
             is_first: false,
             retired: None,
             _stays_here: PhantomData,
-        }
+        };
+        waits::begin_driving(lead.driven());
+        lead
+    }
+
+    fn driven(&self) -> Driven {
+        Driven { group: self.group.address(), hash: self.hash, flight: self.flight.address() }
     }
 
     /// Of a flight that the caller has boarded just now.
@@ -112,34 +121,35 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// }
     /// # Ok::<(), onefill::Error<std::num::ParseIntError>>(())
     /// ```
-    pub fn run(self, loader: impl FnOnce() -> Result<V, E>) -> Result<V, Error<E>>
-    where
-        V: Clone,
-    {
-        self.run_storing(loader, |_| ())
-    }
-
-    /// [`run`](Lead::run), with `store` called on the value under the registry's lock, if the
-    /// flight is the boarded one still, before anyone gets to see the value.
-    pub(crate) fn run_storing(
-        mut self,
-        loader: impl FnOnce() -> Result<V, E>,
-        store: impl FnOnce(&V),
-    ) -> Result<V, Error<E>>
+    pub fn run(mut self, loader: impl FnOnce() -> Result<V, E>) -> Result<V, Error<E>>
     where
         V: Clone,
     {
         // The four ends of a loader:
         // - a value: published to those who wait, if any do.
         // - an error: the same, by policy.
-        // - a panic: caught here, published, and let go on. The bookkeeping is not done while
-        //   unwinding, where a second panic, from a Drop of the user's, would abort the process.
+        // - a panic: published, and let go on.
         // - it asks for its own key: `Flight::follow` sees that this thread drives the flight.
-        match catch_unwind(AssertUnwindSafe(loader)) {
-            Ok(result) => self.land_storing(result, store),
+        self.sharing_panics(|lead| {
+            let result = loader();
+            lead.land_storing(result, |_| ())
+        })
+    }
+
+    /// Does work of the holder's that runs code of the user's. A panic of it goes on, and is what those
+    /// who wait get: if the flight were given up, each of them would do the same work, and a thread
+    /// that is handed the flight whenever it is given up would never be done.
+    ///
+    /// Caught here, whatever of the work it comes from. The bookkeeping is not done while unwinding,
+    /// where a second panic, from a Drop of the user's, would abort the process.
+    pub(crate) fn sharing_panics<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(done) => done,
             Err(payload) => {
-                self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)), |_| ());
-                drop(self);
+                if !self.over {
+                    self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)), |_| ());
+                }
+                drop(self.retired.take());
                 resume_unwind(payload)
             }
         }
@@ -166,16 +176,17 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// // A failure is not remembered.
     /// assert_eq!(group.run(&1, || Ok(11)).unwrap(), 11);
     /// ```
-    pub fn land(self, result: Result<V, E>) -> Result<V, Error<E>>
+    pub fn land(mut self, result: Result<V, E>) -> Result<V, Error<E>>
     where
         V: Clone,
     {
         self.land_storing(result, |_| ())
     }
 
-    /// [`land`](Lead::land), with `store` as in [`run_storing`](Lead::run_storing).
+    /// [`land`](Lead::land), with `store` called on the value under the registry's lock, if the
+    /// flight is the boarded one still, before anyone gets to see the value. To be called once.
     pub(crate) fn land_storing(
-        mut self,
+        &mut self,
         result: Result<V, E>,
         store: impl FnOnce(&V),
     ) -> Result<V, Error<E>>
@@ -238,6 +249,9 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
             flight.land(outcome);
             None
         };
+        // What the key's, the value's and the store's code asks for from here on, it asks for when
+        // this load is over.
+        self.driven_no_more();
         match retired {
             Ok(key) => self.retired = key,
             Err(panic) => resume_unwind(panic),
@@ -256,6 +270,15 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
         if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) {
             self.finish(Outcome::Disbanded, |_| ());
         }
+        self.driven_no_more();
+    }
+
+    /// This thread does not drive the flight any more: it has landed, or another thread does.
+    pub(super) fn driven_no_more(&mut self) {
+        self.over = true;
+        if std::mem::take(&mut self.drives) {
+            waits::end_driving(self.driven());
+        }
     }
 }
 
@@ -264,7 +287,6 @@ impl<K, V, E> Drop for Lead<'_, K, V, E> {
         if !self.over {
             self.end(self.group.settings.on_abandoned, || Outcome::Abandoned);
         }
-        waits::end_driving();
     }
 }
 

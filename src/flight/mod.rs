@@ -95,6 +95,11 @@ impl<V, E> Flight<V, E> {
         Flight { outcome: OnceCell::new(), seats: Mutex::new(Seats::new()), boarded }
     }
 
+    /// Tells it apart from every other flight there is.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Whether its load takes longer than it should, and on another thread than this one: to a
     /// thread that asks for what it is loading itself a second load is no help (seeded bug:
     /// `own_flight_is_overdue`).

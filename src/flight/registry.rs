@@ -123,6 +123,12 @@ impl<K, V, E> Registry<K, V, E> {
         shard.find(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).is_some() && then()
     }
 
+    /// Whether the flight at this address is boarded.
+    pub(super) fn is_boarded(&self, hash: u64, flight: usize) -> bool {
+        let is_it = |boarded: &Boarded<K, V, E>| boarded.flight.address() == flight;
+        self.shard(hash).find(hash, is_it).is_some()
+    }
+
     /// Takes out whatever flight is boarded under `key`. `then` is called under the same lock,
     /// whether there was one or not: before anybody else can board.
     pub(super) fn forget(&self, hash: u64, key: &K, then: impl FnOnce()) -> bool
@@ -154,13 +160,16 @@ impl<K, V, E> Registry<K, V, E> {
         self.shards.iter().filter_map(|shard| shard.lock().iter().filter_map(boarded).min()).min()
     }
 
-    /// Takes out every flight.
+    /// Takes out every flight. `then` is called under the locks of all shards. Nobody who holds one
+    /// waits for another, so they can be had one after the other.
     #[cfg(feature = "cache")]
-    pub(super) fn forget_all(&self) {
-        for shard in &self.shards {
-            let forgotten = std::mem::take(&mut *shard.lock());
-            drop(forgotten);
-        }
+    pub(super) fn forget_all(&self, then: impl FnOnce()) {
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| shard.lock()).collect();
+        let take = |shard: &mut MutexGuard<'_, Table<K, V, E>>| std::mem::take(&mut **shard);
+        let forgotten: Vec<_> = shards.iter_mut().map(take).collect();
+        then();
+        drop(shards);
+        drop(forgotten);
     }
 
     pub(super) fn len(&self) -> usize {

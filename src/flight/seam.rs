@@ -19,9 +19,9 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// Makes the caller lead, if nobody does.
     pub(crate) fn try_lead(&self, key: &K) -> Option<Lead<'_, K, V, E>> {
         let hash = self.registry.hash(key);
-        match self.registry.board(hash, key, self.settings.max_flight_age, Some(Moment::now())) {
-            Role::Lead(flight) => Some(Lead::first(self, hash, flight)),
-            Role::Follow(_) => None,
+        match self.board(hash, key, Some(Moment::now())) {
+            Ok(Role::Lead(flight)) => Some(Lead::first(self, hash, flight)),
+            _ => None,
         }
     }
 
@@ -52,9 +52,14 @@ impl<K, V, E> Group<K, V, E> {
         self.registry.oldest().map(age)
     }
 
-    /// Forgets every flight.
-    pub(crate) fn forget_all(&self) {
-        self.registry.forget_all();
+    /// Whether this thread drives a flight of this group.
+    pub(crate) fn is_driven_here(&self) -> bool {
+        waits::driving(self.address(), 0..=u64::MAX, |_| true) > 0
+    }
+
+    /// Forgets every flight, and calls `then` before anybody can board a key.
+    pub(crate) fn forget_all(&self, then: impl FnOnce()) {
+        self.registry.forget_all(then);
     }
 }
 
@@ -75,7 +80,7 @@ impl<K, V, E> Lead<'_, K, V, E> {
 
     /// Whether this thread drives another flight besides: it runs a loader that asks.
     pub(crate) fn is_nested(&self) -> bool {
-        waits::driven_here() > 1
+        waits::is_driving_more()
     }
 
     /// A ticket to follow the flight by.
@@ -88,15 +93,17 @@ impl<K, V, E> Lead<'_, K, V, E> {
     /// not wait for that thread may take it. `None` if one of the followers is such a caller: it
     /// has the duty now.
     pub(crate) fn detach(mut self) -> Option<Detached<V, E>> {
-        self.over = true;
-        self.flight.let_go().then(|| Detached(self.ticket()))
+        let let_go = self.flight.let_go();
+        self.driven_no_more();
+        let_go.then(|| Detached(self.ticket()))
     }
 
     /// The same, for a thread that will come to it when there is nothing else to do: any caller may
     /// take it. `None` if there is one already.
     pub(crate) fn detach_behind(mut self) -> Option<Detached<V, E>> {
-        self.over = true;
-        self.flight.leave_behind().then(|| Detached(self.ticket()))
+        let left = self.flight.leave_behind();
+        self.driven_no_more();
+        left.then(|| Detached(self.ticket()))
     }
 }
 

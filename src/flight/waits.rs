@@ -8,8 +8,10 @@
 //! Only a thread that drives a flight itself can have an edge pointing at it, so only such a
 //! thread can close a cycle. The members of an ordinary herd drive nothing: they never come here.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::ManuallyDrop;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::{Mutex, global, local};
@@ -28,8 +30,33 @@ impl ThreadNo {
 local! {
     /// This thread's number, 0 until it is asked for.
     static NUMBER: Cell<u64> = Cell::new(0);
-    /// How many flights this thread drives.
-    static DRIVING: Cell<usize> = Cell::new(0);
+    /// The flights this thread drives. Without a destructor, so that a load in the destructor of
+    /// another variable of the thread finds it; while it is empty it owns nothing.
+    static DRIVEN: RefCell<ManuallyDrop<AllDriven>> = RefCell::new(ManuallyDrop::new(AllDriven::NONE));
+}
+
+/// A flight that a thread drives. By address: all three are there until it is driven no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Driven {
+    pub(super) group: usize,
+    pub(super) hash: u64,
+    pub(super) flight: usize,
+}
+
+/// The flights a thread drives. One is the rule, and needs no memory of its own; a thread that holds
+/// a million guards is to find one among them.
+struct AllDriven {
+    one: Option<Driven>,
+    more: BTreeSet<Driven>,
+}
+
+impl AllDriven {
+    const NONE: AllDriven = AllDriven { one: None, more: BTreeSet::new() };
+}
+
+/// Looks into what this thread drives. Nobody else's code runs meanwhile, so it is never borrowed.
+fn driven_here<R>(look: impl FnOnce(&mut AllDriven) -> R) -> R {
+    DRIVEN.with(|all| look(&mut all.borrow_mut()))
 }
 
 global! {
@@ -51,23 +78,57 @@ pub(super) fn this_thread() -> ThreadNo {
 }
 
 /// The calling thread drives one flight more.
-pub(super) fn begin_driving() {
-    DRIVING.with(|driving| driving.set(driving.get() + 1));
+pub(super) fn begin_driving(driven: Driven) {
+    driven_here(|all| match all.one {
+        None => all.one = Some(driven),
+        Some(_) => {
+            all.more.insert(driven);
+        }
+    });
 }
 
-/// The calling thread drives one flight less.
-pub(super) fn end_driving() {
-    DRIVING.with(|driving| driving.set(driving.get() - 1));
+/// The calling thread drives this flight no more.
+pub(super) fn end_driving(driven: Driven) {
+    driven_here(|all| {
+        if all.one == Some(driven) {
+            all.one = None;
+        } else {
+            all.more.remove(&driven);
+            // An empty one still has a node, which nobody would free when the thread ends.
+            if all.more.is_empty() {
+                all.more = BTreeSet::new();
+            }
+        }
+    });
 }
 
 /// Whether the calling thread drives a flight.
 pub(super) fn is_driving() -> bool {
-    driven_here() > 0
+    driven_here(|all| all.one.is_some() || !all.more.is_empty())
 }
 
-/// How many flights the calling thread drives.
-pub(super) fn driven_here() -> usize {
-    DRIVING.with(Cell::get)
+/// Whether the calling thread drives more than one.
+#[cfg(feature = "cache")]
+pub(super) fn is_driving_more() -> bool {
+    driven_here(|all| usize::from(all.one.is_some()) + all.more.len() > 1)
+}
+
+/// How many flights of a group, of keys with a hash in this range, the calling thread drives that
+/// are `such`. No code of the user's may run in it.
+pub(super) fn driving(
+    group: usize,
+    hashes: RangeInclusive<u64>,
+    such: impl Fn(&Driven) -> bool,
+) -> usize {
+    let first = Driven { group, hash: *hashes.start(), flight: 0 };
+    let last = Driven { group, hash: *hashes.end(), flight: usize::MAX };
+    driven_here(|all| {
+        let one = all.one.iter().filter(|one| (first..=last).contains(one));
+        if all.more.is_empty() {
+            return one.filter(|one| such(one)).count();
+        }
+        one.chain(all.more.range(first..=last)).filter(|driven| such(driven)).count()
+    })
 }
 
 /// Draws the edge from `waiter` to `driver`, unless it would close a cycle.

@@ -70,13 +70,14 @@
 //! |---|---|---|---|
 //! | returns a value | gets it, [`Loaded`](crate::Source::Loaded) | get it, [`Followed`](crate::Source::Followed) | it is stored |
 //! | returns an error | gets it, or a stale value | the same | nothing is remembered; a good value stays; the next refresh of it waits for the back-off |
-//! | panics | the panic goes on, if the loader ran on its thread; otherwise [`Panicked`](crate::Error::Panicked) | `Panicked`, or a stale value | as after an error; a worker survives |
+//! | panics, or the key's, the value's, the weigher's or the codec's code in the same load | the panic goes on, if the load ran on its thread; otherwise [`Panicked`](crate::Error::Panicked) | `Panicked`, or a stale value | as after an error; a worker survives |
 //! | says [`do_not_store`](crate::Fill::do_not_store) | gets the value | get it | nothing is stored |
 //! | says [`unchanged`](crate::Fill::unchanged) | gets the [previous](crate::Load::previous) value | get it | it is stored for another TTL |
 //! | is slow | waits for it; with [`workers`](crate::CacheBuilder::workers) until its deadline | each until its own deadline, then [`TimedOut`](crate::Error::TimedOut) or a stale value | the load goes on, and fills the cache |
 //! | hangs | the same | the same | past [`max_flight_age`](crate::CacheBuilder::max_flight_age) the next call leads; refreshes that hang leave [`workers`](crate::CacheBuilder::workers) for loads |
 //! | asks for another key | | | it is loaded on the same thread, under the same admission |
 //! | asks for its own key, or closes a circle | gets [`WouldDeadlock`](crate::Error::WouldDeadlock) inside, at once | wait on | |
+//! | invalidates its own key, and then asks for it | loads it anew inside, and in there the same again gets `WouldDeadlock` | wait on | it is not stored |
 //!
 //! As many loaders run at once as [`admission`](crate::CacheBuilder::admission) allows, over all
 //! keys. Who is not admitted by its deadline times out, and the load passes to a follower with more

@@ -477,3 +477,49 @@ fn one_whose_flight_was_forgotten_may_wait_for_the_next() {
         assert_idle(&group);
     });
 }
+
+/// What it has changed itself a loader may load anew. One that always does so would never end.
+#[test]
+fn a_thread_leads_a_key_once_more_when_its_flight_is_forgotten_and_no_more() {
+    within(|| {
+        let group = Numbers::new();
+        let depth = AtomicUsize::new(0);
+        fn load(group: &Numbers, depth: &AtomicUsize) -> Result<u64, String> {
+            let nth = depth.fetch_add(1, SeqCst);
+            // Another key's flight is no second one of this.
+            assert_eq!(group.run(&2, || Ok(2)).must(), 2);
+            assert!(group.forget(&1));
+            match group.run(&1, || load(group, depth)) {
+                Ok(inner) => Ok(inner + 1),
+                Err(Error::WouldDeadlock) => {
+                    assert!(group.try_run(&1, unwanted).unwrap_err().is_would_deadlock());
+                    assert_eq!(nth, 1, "the first may");
+                    Ok(10)
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for _ in 0..3 {
+            assert_eq!(group.run(&1, || load(&group, &depth)).must(), 11);
+            assert_eq!(depth.swap(0, SeqCst), 2);
+            assert_idle(&group);
+        }
+    });
+}
+
+/// A thread drives many flights of keys with one hash, and forgets none.
+#[test]
+fn keys_that_share_a_hash_are_not_taken_for_one_that_was_forgotten() {
+    within(|| {
+        let group: Group<Crowded, u64, String> = Group::new();
+        fn load(group: &Group<Crowded, u64, String>, key: u64) -> Result<u64, String> {
+            Ok(if key == 0 {
+                0
+            } else {
+                group.run(&Crowded(key - 1), || load(group, key - 1)).must() + 1
+            })
+        }
+        assert_eq!(group.run(&Crowded(9), || load(&group, 9)).must(), 9);
+        assert_idle(&group);
+    });
+}

@@ -179,3 +179,21 @@ pub fn ones_own_flight_is_never_overdue() {
         settled(&desk);
     });
 }
+
+pub fn a_thread_leads_a_key_twice_at_most() {
+    const NAME: &str = "a_thread_leads_a_key_twice_at_most";
+    explore(NAME, 1, None, 1, || {
+        let desk = Desk::new();
+        let outer = desk.run(&KEY, || {
+            assert!(desk.forget(&KEY));
+            let inner = desk.run(&KEY, || {
+                assert!(desk.forget(&KEY));
+                let innermost = desk.run(&KEY, || Ok(3));
+                Ok(usize::from(innermost.unwrap_err().is_would_deadlock()))
+            });
+            Ok(inner.unwrap())
+        });
+        assert_eq!(outer.unwrap(), 1);
+        settled(&desk);
+    });
+}

@@ -162,3 +162,13 @@ fn absences_have_room_in_the_smallest_cache() {
         assert!(cache.get(&1).unwrap().is_absent());
     }
 }
+
+#[test]
+fn without_room_for_absences_none_is_kept() {
+    let cache = plain().absent_capacity(0).build().unwrap();
+    cache.put(&1, Fill::absent()).unwrap();
+    assert!(cache.peek(&1).is_none());
+    assert_eq!(cache.stats().gauges.absences, 0);
+    cache.put(&2, 2).unwrap();
+    assert_got(cache.get(&2), 2, Source::Local);
+}

@@ -1,15 +1,17 @@
 //! Every call ends in one counter, and the counters add up.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
+use crossbeam_channel::{Sender, unbounded};
 use onefill::{Cache, Clock, Source, Stats};
 
 use super::support::{
-    Gate, Load, assert_got, assert_idle, ms, numbers, plain, secs, wait_for_followers,
+    Gate, Load, Numbers, assert_got, assert_idle, ms, numbers, plain, secs, wait_for_followers,
     wait_for_quiet, watched,
 };
 
@@ -337,5 +339,53 @@ fn a_load_that_hangs_shows_while_it_hangs() {
         });
         assert_idle(&cache);
         assert_eq!(cache.stats().gauges.oldest_flight, ms(0));
+    });
+}
+
+/// The cache is asked by the destructor of a variable that is older than the thread's counters, or
+/// has never seen any.
+#[test]
+fn a_thread_that_is_leaving_may_call_and_is_counted() {
+    static CACHE: OnceLock<Numbers> = OnceLock::new();
+    struct Asks(Sender<Option<u64>>);
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            for key in [1, 2, 1] {
+                let value = CACHE.get().unwrap().get(&key).unwrap().into_value();
+                let _ = self.0.send(value);
+            }
+        }
+    }
+    thread_local! { static LAST_WORDS: RefCell<Option<Asks>> = const { RefCell::new(None) }; }
+    watched(|| {
+        let cache = CACHE
+            .get_or_init(|| plain().loader(|load: &Load<'_>| Ok(*load.key())).build().unwrap());
+        let mut calls = 0;
+        for asks_before in [true, false] {
+            let (said, heard) = unbounded();
+            let leaving = thread::spawn(move || {
+                LAST_WORDS.set(Some(Asks(said)));
+                if asks_before {
+                    let _ = cache.get(&1).unwrap();
+                }
+            });
+            leaving.join().unwrap();
+            assert_eq!(heard.iter().collect::<Vec<_>>(), [Some(1), Some(2), Some(1)]);
+            calls += 3 + u64::from(asks_before);
+            let stats = cache.stats();
+            assert_eq!((stats.calls(), stats.loads), (calls, 2));
+        }
+        // Several at once.
+        let threads = [(); 8].map(|()| {
+            let (said, _) = unbounded();
+            thread::spawn(move || {
+                LAST_WORDS.set(Some(Asks(said)));
+                let _ = cache.get(&1).unwrap();
+            })
+        });
+        for leaving in threads {
+            leaving.join().unwrap();
+        }
+        assert_eq!(cache.stats().calls(), calls + 4 * 8);
     });
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 
-use onefill::{Cache, Clock, Fill, Source};
+use onefill::{Cache, Clock, Fill, Source, Why};
 
 use super::support::{
     FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_hash, numbers,
@@ -294,4 +294,69 @@ fn in_a_storm_nobody_sees_what_was_invalidated_before_it_asked() {
         });
         wait_for_quiet(&cache);
     });
+}
+
+/// A change of a key, seen by nobody who asks for it later, while one who asked before is about to
+/// load it: it has yet to come to lead.
+#[test]
+fn what_was_invalidated_before_a_load_began_is_not_what_it_replaces() {
+    let unchanged_if_known = |gate: &Arc<Gate>| {
+        let held = Arc::clone(gate);
+        move |load: &Load<'_>| {
+            if *load.key() == 0 {
+                held.pass();
+            }
+            Ok(load.previous().map_or(Fill::new(2), |_| Fill::unchanged()))
+        }
+    };
+    // A prewarm, which waits in the queue.
+    watched(move || {
+        let (gate, clock) = (Gate::new(), Clock::manual());
+        let cache = numbers(&clock).stale_if_error(secs(1000)).workers(1);
+        let cache = cache.loader(unchanged_if_known(&gate)).build().unwrap();
+        cache.put(&1, 1).unwrap();
+        clock.advance(secs(20));
+        thread::scope(|s| {
+            s.spawn(|| cache.get(&0));
+            gate.wait_for(1);
+            let prewarm = s.spawn(|| cache.prewarm([1]).run());
+            wait_for(|| cache.stats().gauges.queued == 1);
+            cache.invalidate(&1).unwrap();
+            gate.open();
+            assert_eq!(prewarm.join().unwrap().loaded, 1);
+        });
+        assert_got(cache.get(&1), 2, Source::Local);
+        wait_for_quiet(&cache);
+    });
+    // A follower, whose leader gives up.
+    for workers in [None, Some(3)] {
+        watched(move || {
+            let (gate, clock) = (Gate::new(), Clock::manual());
+            let cache = numbers(&clock).stale_if_error(secs(1000)).admission(1);
+            let cache = cache.loader(unchanged_if_known(&gate));
+            let cache = match workers {
+                Some(workers) => cache.workers(workers),
+                None => cache,
+            };
+            let cache = cache.build().unwrap();
+            cache.put(&1, 1).unwrap();
+            clock.advance(secs(20));
+            thread::scope(|s| {
+                s.spawn(|| cache.get(&0));
+                gate.wait_for(1);
+                let leader = s.spawn(|| cache.with().timeout(secs(1)).get(&1));
+                wait_for(|| cache.stats().gauges.not_admitted == 1);
+                let follower = s.spawn(|| cache.get(&1));
+                // With workers those who lead wait as well.
+                wait_for_followers(&cache, if workers.is_some() { 3 } else { 1 });
+                cache.invalidate(&1).unwrap();
+                assert_got(leader.join().unwrap(), 1, Source::Stale(Why::TimedOut));
+                gate.open();
+                let _ = follower.join().unwrap().unwrap();
+            });
+            // It may be another one's load that the follower has got, which is not stored then.
+            assert_eq!(cache.get(&1).unwrap().into_value(), Some(2));
+            wait_for_quiet(&cache);
+        });
+    }
 }

@@ -778,3 +778,68 @@ fn a_failed_load_with_a_stale_value_behind_it_is_answered_with_that() {
         }
     });
 }
+
+/// A loader that changes its own key and asks for it, whoever runs it.
+#[test]
+fn a_loader_that_invalidates_its_own_key_and_asks_for_it_comes_to_an_end() {
+    watched(|| {
+        for workers in [None, Some(3)] {
+            let own: Arc<OnceLock<Numbers>> = Arc::default();
+            let (me, depth) = (Arc::clone(&own), Arc::new(AtomicUsize::new(0)));
+            let nested = Arc::clone(&depth);
+            let loader = move |load: &Load<'_>| {
+                nested.fetch_add(1, SeqCst);
+                let cache = me.get().unwrap();
+                cache.invalidate(load.key()).unwrap();
+                cache.prewarm([*load.key()]).run();
+                match cache.get(load.key()) {
+                    Ok(answer) => Ok(answer.value().unwrap() + 1),
+                    Err(error) => {
+                        assert!(error.is_would_deadlock(), "{error:?}");
+                        Ok(10)
+                    }
+                }
+            };
+            let builder = plain().loader(loader);
+            let cache = match workers {
+                Some(workers) => builder.workers(workers),
+                None => builder,
+            };
+            own.set(cache.build().unwrap()).unwrap();
+            let cache = own.get().unwrap();
+            assert!(cache.get(&1).is_ok());
+            // The outer one, the prewarm in it, and the call after that.
+            assert!(depth.load(SeqCst) <= 3, "{depth:?} nested");
+            wait_for_quiet(cache);
+        }
+    });
+}
+
+#[test]
+fn a_late_caller_is_told_of_all_its_waiting() {
+    watched(|| {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let loader = move |load: &Load<'_>| {
+            if *load.key() == 0 {
+                held.pass();
+            }
+            Ok(1)
+        };
+        let cache = plain().workers(4).admission(1).loader(loader).build().unwrap();
+        thread::scope(|s| {
+            s.spawn(|| cache.get(&0));
+            gate.wait_for(1);
+            let first = s.spawn(|| cache.with().timeout(ms(400)).get(&1));
+            wait_for(|| cache.stats().gauges.not_admitted == 1);
+            // Waits for the first one's load, and, when that is given up, for one of its own.
+            match cache.with().timeout(ms(800)).get(&1) {
+                Err(onefill::Error::TimedOut { waited }) => assert!(waited > ms(600), "{waited:?}"),
+                other => panic!("{other:?}"),
+            }
+            assert!(first.join().unwrap().unwrap_err().is_timed_out());
+            gate.open();
+        });
+        wait_for_quiet(&cache);
+    });
+}

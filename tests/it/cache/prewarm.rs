@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onefill::{Clock, PrewarmReport, Source};
+use onefill::{Cache, Clock, Group, PrewarmReport, Source};
 
 use super::support::{
     Gate, Load, Numbers, Origin, assert_got, assert_idle, ms, numbers, plain, reads, secs,
@@ -363,5 +363,84 @@ fn a_loader_that_prewarms_does_not_wait_for_itself() {
         assert_got(cache.get(&1), 1, Source::Loaded);
         assert_got(cache.get(&3), 3, Source::Local);
         assert_idle(&cache);
+    });
+}
+
+/// Its loader waits for what the workers do, in the sight of nobody, so the budget has to end it.
+#[test]
+fn the_budget_of_a_prewarm_bounds_the_loader_that_runs_it() {
+    watched(|| {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let loader = move |load: &Load<'_>| {
+            if *load.key() == 0 {
+                held.pass();
+            }
+            Ok(*load.key())
+        };
+        let cache = plain().admission(1).loader(loader).build().unwrap();
+        let prewarm = |keys: [u64; 2]| cache.prewarm(keys).budget(ms(200)).run();
+        thread::scope(|s| {
+            // A key that hangs, and keys that find the one permit taken.
+            let group: Group<&str, PrewarmReport, String> = Group::new();
+            assert_eq!(told(group.run(&"start", || Ok(prewarm([0, 1]))).unwrap()), (0, 0, 0, 2));
+            let other: Cache<&str, PrewarmReport, String> =
+                Cache::builder("other").ttl(secs(10)).build().unwrap();
+            let answer = other.get_with(&"start", |_| Ok(prewarm([2, 3]))).unwrap();
+            assert_eq!(told(*answer.value().unwrap()), (0, 0, 0, 2));
+            assert_eq!(gate.came(), 1);
+            gate.open();
+            s.spawn(|| wait_for_quiet(&cache));
+        });
+        for key in 0..=3 {
+            assert_got(cache.get(&key), key, Source::Local);
+        }
+    });
+}
+
+#[test]
+fn a_loader_of_a_prewarm_on_the_same_thread_is_told_the_end_of_the_budget() {
+    watched(|| {
+        let own: Arc<OnceLock<Numbers>> = Arc::default();
+        let me = Arc::clone(&own);
+        let loader = move |load: &Load<'_>| {
+            let cache = me.get().unwrap();
+            if *load.key() == 1 {
+                assert_eq!(told(cache.prewarm([2]).budget(secs(60)).run()), (1, 0, 0, 0));
+                assert_eq!(told(cache.prewarm([3]).run()), (1, 0, 0, 0));
+                return Ok(0);
+            }
+            Ok(load.deadline().remaining().map_or(9, |left| left.as_secs() / 60 + 1))
+        };
+        let cache = plain().loader(loader).build().unwrap();
+        own.set(cache.clone()).unwrap();
+        assert_got(cache.get(&1), 0, Source::Loaded);
+        assert_got(cache.get(&2), 1, Source::Local);
+        assert_got(cache.get(&3), 9, Source::Local);
+    });
+}
+
+#[test]
+fn keys_that_have_ended_are_not_asked_for_another() {
+    watched(|| {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let loader = move |load: &Load<'_>| {
+            held.pass();
+            Ok(*load.key())
+        };
+        let cache = plain().loader(loader).build().unwrap();
+        let mut left = 1;
+        let opened = Arc::clone(&gate);
+        let keys = std::iter::from_fn(move || {
+            left -= 1;
+            if left < 0 {
+                // With a load under way: there is time to ask again.
+                opened.open();
+            }
+            assert!(left >= -1, "asked after the end");
+            (left == 0).then_some(1)
+        });
+        assert_eq!(told(cache.prewarm(keys).run()), (1, 0, 0, 0));
     });
 }

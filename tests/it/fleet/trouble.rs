@@ -1,12 +1,14 @@
 //! Trouble with the shared tier is neither an outage nor a stampede.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use onefill::fleet::memory::{Memory, Moment, Op};
-use onefill::{Fill, Refusal, Source, TierError};
+use onefill::fleet::{Codec, Fleet, codec};
+use onefill::{Cache, CodecError, Fill, Refusal, Source, TierError};
 
 use super::support::*;
 
@@ -506,4 +508,96 @@ fn a_tier_that_answers_with_rubbish_is_done_without() {
         let answered = tier.rubbish.as_ref().unwrap().load(SeqCst);
         assert!((1..10).contains(&answered), "{answered}");
     });
+}
+
+/// A value that panics where it is told to: on its way from the shared tier.
+struct Frail {
+    armed: Arc<AtomicBool>,
+    gate: Arc<Barrier>,
+    panics: Arc<AtomicUsize>,
+}
+
+impl Frail {
+    fn break_if_armed(&self) {
+        if self.armed.load(SeqCst) {
+            self.panics.fetch_add(1, SeqCst);
+            self.gate.wait();
+            panic!("not to be had");
+        }
+    }
+}
+
+impl Codec<String> for Frail {
+    fn encode(&self, value: &String, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        out.extend_from_slice(value.as_bytes());
+        Ok(())
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<String, CodecError> {
+        self.break_if_armed();
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    fn format(&self) -> std::borrow::Cow<'static, str> {
+        "frail".into()
+    }
+}
+
+/// Before any loader is called, too, and wherever the load runs.
+#[test]
+fn a_panic_on_the_way_from_the_shared_tier_is_told_to_all_who_wait_and_not_repeated() {
+    for workers in [None, Some(1), Some(2)] {
+        for in_the_weigher in [false, true] {
+            within(move || {
+                let memory = Memory::new();
+                let (armed, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(2)));
+                let panics = Arc::new(AtomicUsize::new(0));
+                let frail = || Frail {
+                    armed: Arc::clone(&armed),
+                    gate: Arc::clone(&gate),
+                    panics: Arc::clone(&panics),
+                };
+                let cache = || {
+                    let builder = Cache::<u64, String, &'static str>::builder("page").ttl(TTL);
+                    let builder = builder.loader(|_: &Asked<'_>| Ok("value".to_string()));
+                    let builder = match workers {
+                        Some(workers) => builder.workers(workers),
+                        None => builder,
+                    };
+                    let fleet = Fleet::on(memory.peer());
+                    if !in_the_weigher {
+                        return builder.fleet(&fleet, frail()).build().unwrap();
+                    }
+                    let weigher = frail();
+                    let builder = builder.capacity_by_weight(100, move |_, _| {
+                        weigher.break_if_armed();
+                        1
+                    });
+                    builder.fleet(&fleet, codec::Raw).build().unwrap()
+                };
+                let _ = cache().get(&1).unwrap();
+                armed.store(true, SeqCst);
+                let cache = cache();
+                thread::scope(|s| {
+                    let callers = [(); 3]
+                        .map(|()| s.spawn(|| catch_unwind(AssertUnwindSafe(|| cache.get(&1)))));
+                    // Whoever leads does so on a thread of its own, or waits as well.
+                    let waiting = if workers.is_some() { 3 } else { 2 };
+                    until("all wait", || cache.stats().gauges.waiting == waiting);
+                    gate.wait();
+                    let ends = callers.map(|caller| caller.join().unwrap());
+                    let told = ends.iter().filter(|end| {
+                        end.as_ref().is_ok_and(|end| end.as_ref().unwrap_err().is_panicked())
+                    });
+                    assert_eq!(told.count(), waiting);
+                });
+                assert_eq!(panics.load(SeqCst), 1);
+                let stats = cache.stats();
+                assert_eq!((stats.panicked, stats.loads), (3, 0));
+                armed.store(false, SeqCst);
+                assert_eq!(cache.get(&1).unwrap().source(), Source::Fleet);
+                assert_eq!(cache.stats().gauges.flights, 0);
+            });
+        }
+    }
 }
