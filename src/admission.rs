@@ -17,6 +17,8 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::deadline::Deadline;
 use crate::sync::{Arc, Condvar, Mutex, local};
 
@@ -102,48 +104,13 @@ struct Held {
 }
 
 local! {
-    /// The permits this thread holds. Without a destructor, so that a load in the destructor of
-    /// another variable of the thread finds it; while empty it owns nothing.
-    static HELD: RefCell<ManuallyDrop<Holds>> = RefCell::new(ManuallyDrop::new(Holds::NONE));
+    /// The permits this thread holds, one of each admission at most. Without a destructor, so that
+    /// a load in the destructor of another variable of the thread finds it; while empty it owns
+    /// nothing, and one permit, which is the rule, needs no memory of its own.
+    static HELD: RefCell<ManuallyDrop<Holds>> = RefCell::new(ManuallyDrop::new(Holds::new_const()));
 }
 
-/// The permits a thread holds, one of each admission at most. One in all is the rule, and needs no
-/// memory of its own.
-struct Holds {
-    one: Option<Held>,
-    more: Vec<Held>,
-}
-
-impl Holds {
-    const NONE: Holds = Holds { one: None, more: Vec::new() };
-
-    fn all(&mut self) -> impl Iterator<Item = &mut Held> {
-        self.one.iter_mut().chain(&mut self.more)
-    }
-
-    fn of(&mut self, admission: &Arc<Admission>) -> Option<&mut Held> {
-        self.all().find(|held| Arc::ptr_eq(&held.admission, admission))
-    }
-
-    fn add(&mut self, held: Held) {
-        match self.one {
-            None => self.one = Some(held),
-            Some(_) => self.more.push(held),
-        }
-    }
-
-    fn remove(&mut self, admission: &Arc<Admission>) -> Option<Held> {
-        if let Some(one) = self.one.take_if(|one| Arc::ptr_eq(&one.admission, admission)) {
-            return Some(one);
-        }
-        let at = self.more.iter().position(|held| Arc::ptr_eq(&held.admission, admission))?;
-        let held = self.more.swap_remove(at);
-        if self.more.is_empty() {
-            self.more = Vec::new();
-        }
-        Some(held)
-    }
-}
+type Holds = SmallVec<[Held; 1]>;
 
 /// Looks into what this thread holds. Nobody else's code runs meanwhile, so it is never borrowed.
 fn held_here<R>(look: impl FnOnce(&mut Holds) -> R) -> R {
@@ -212,7 +179,7 @@ impl Admission {
     /// stopped waiting: it has it back from now on.
     fn enter_nested(self: &Arc<Self>) -> Option<Permit<'_>> {
         let was_lent = held_here(|all| {
-            let held = all.of(self)?;
+            let held = all.iter_mut().find(|held| Arc::ptr_eq(&held.admission, self))?;
             held.guards += 1;
             Some((!std::mem::replace(&mut held.out, true)).then_some(held.lane))
         })?;
@@ -225,7 +192,7 @@ impl Admission {
     /// Notes that this thread holds a permit, which is counted as out already.
     fn hold(self: &Arc<Self>, lane: Lane) -> Permit<'_> {
         let held = Held { admission: Arc::clone(self), lane, guards: 1, out: true };
-        held_here(|all| all.add(held));
+        held_here(|all| all.push(held));
         Permit { admission: self, _stays_here: PhantomData }
     }
 
@@ -313,12 +280,16 @@ impl Desk {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let last = held_here(|all| {
-            let held = all.of(self.admission)?;
-            held.guards -= 1;
-            if held.guards > 0 {
+            let at = all.iter().position(|held| Arc::ptr_eq(&held.admission, self.admission))?;
+            all[at].guards -= 1;
+            if all[at].guards > 0 {
                 return None;
             }
-            all.remove(self.admission)
+            let last = all.swap_remove(at);
+            if all.is_empty() {
+                *all = Holds::new_const();
+            }
+            Some(last)
         });
         if let Some(held) = last
             && held.out
@@ -333,14 +304,11 @@ impl Drop for Permit<'_> {
 /// like the members of an ordinary herd, only learns so from a variable of its own.
 pub(crate) fn lend() -> Lent {
     let lent: Vec<_> = held_here(|all| {
-        if all.one.is_none() && all.more.is_empty() {
-            return Vec::new();
-        }
         let lent = |held: &mut Held| {
             let was_out = std::mem::replace(&mut held.out, false);
             was_out.then(|| (Arc::clone(&held.admission), held.lane))
         };
-        all.all().filter_map(lent).collect()
+        all.iter_mut().filter_map(lent).collect()
     });
     for (admission, lane) in &lent {
         admission.give_back(*lane);
@@ -368,7 +336,8 @@ impl Drop for Lent {
             // Not if the last guard is gone, nor if a nested load has taken it back already. Else
             // it is given back once more than it was taken (seeded bug: `lent_is_not_taken_back`).
             let still_lent = held_here(|all| {
-                all.of(admission).is_some_and(|held| !std::mem::replace(&mut held.out, true))
+                let held = all.iter_mut().find(|held| Arc::ptr_eq(&held.admission, admission));
+                held.is_some_and(|held| !std::mem::replace(&mut held.out, true))
             });
             if still_lent {
                 admission.take_back(*lane);

@@ -37,10 +37,9 @@ pub enum Error<E> {
     /// The loader returned this error. Whoever waited for that load gets this very one; it is not
     /// remembered, so the next caller loads again.
     Failed(Arc<E>),
-    /// The loader this caller waited for panicked, and the panic went on in the leader's thread. In a
-    /// cache that is so for the other code, too, that a load runs: of the key, the value, the weigher
-    /// and the codec.
-    /// What the panic said, if it said it in a string.
+    /// The loader this caller waited for panicked, and the panic went on in the leader's thread. What
+    /// the panic said, if it said it in a string. In a cache that is so for the other code, too, that
+    /// a load runs: of the key, the value, the weigher and the codec.
     Panicked(Option<Arc<str>>),
     /// The leader gave its [`Lead`](crate::Lead) up without an outcome, and the group's policy is
     /// to tell those who waited.

@@ -94,7 +94,7 @@ impl<K: Eq> Equivalent<Hashed<K>> for Look<'_, K> {
 }
 
 /// Takes the hash that a key brings for what it is.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct AsItIs(u64);
 
 impl BuildHasher for AsItIs {

@@ -41,8 +41,9 @@ impl<K, V> Load<'_, K, V> {
     }
 
     /// Until when the caller that set this load off will wait; never for a refresh or a prewarm
-    /// behind the caller's back, and for a prewarm on this thread the end of its budget. Others may wait longer, and the result is stored either way, so it is a
-    /// hint: a good one for the timeout of a query.
+    /// behind the caller's back, and for a prewarm on this thread the end of its budget. Others may
+    /// wait longer, and the result is stored either way, so it is a hint: a good one for the timeout
+    /// of a query.
     pub fn deadline(&self) -> Deadline {
         self.deadline
     }
@@ -118,7 +119,8 @@ impl<V> Fill<V> {
     }
 
     /// [`Load::previous`] is as good as new: it is kept for another TTL. Not to be said without a look
-    /// at the source, which may have changed a moment ago. Without a previous value the callers get [`Error::NothingUnchanged`](crate::Error::NothingUnchanged).
+    /// at the source, which may have changed a moment ago. Without a previous value the callers get
+    /// [`Error::NothingUnchanged`](crate::Error::NothingUnchanged).
     pub fn unchanged() -> Self {
         Fill { what: What::Unchanged, ttl: None, store: true }
     }

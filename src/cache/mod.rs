@@ -403,9 +403,11 @@ where
     /// before it began.
     ///
     /// A load in flight goes on for those who wait for it, and is not stored; the next caller
-    /// loads anew. A loader that invalidates its own key may ask for it: it is loaded anew inside,
-    /// once, and a third time gets [`Error::WouldDeadlock`]. On a fleet that is so in every process: its L1 as soon as it has heard of it,
+    /// loads anew. On a fleet that is so in every process: its L1 as soon as it has heard of it,
     /// and at the latest after its TTL.
+    ///
+    /// A loader that invalidates its own key may ask for it: it is loaded anew inside, once, and a
+    /// third time gets [`Error::WouldDeadlock`].
     ///
     /// # Errors
     ///
@@ -415,8 +417,9 @@ where
     /// This process remembers that, for as long as the cache is there. When it is to load the key
     /// again it tells the tier first, and while it cannot, it loads without: it never reads there
     /// what it has invalidated. A second after the last failure, each load of another key tells of
-    /// one such key besides. It is remembered of 4,096 keys, of 1 MiB together when they are encoded; with more, the whole table
-    /// counts as invalidated, and the tier is told that before it is asked for anything.
+    /// one such key besides. It is remembered of 4,096 keys, of 1 MiB together when they are encoded;
+    /// with more, the whole table counts as invalidated, and the tier is told that before it is asked
+    /// for anything.
     ///
     /// ```
     /// # use onefill::Cache;

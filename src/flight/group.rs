@@ -42,8 +42,8 @@ use super::{Flight, Followed, Outcome, Wait};
 ///   close a circle of waits over any number of keys, threads and groups, gets
 ///   [`Error::WouldDeadlock`] at once. A thread whose own flight was [forgotten](Group::forget)
 ///   may load the key once more inside; if that flight is forgotten, too, it is told the same. (A
-///   loader that hands its work to another thread and waits
-///   for it is beyond what can be seen here; the deadline remains.)
+///   loader that hands its work to another thread and waits for it is beyond what can be seen here;
+///   the deadline remains.)
 /// - **The leader does not pay for its herd.** It wakes one follower and returns; the followers
 ///   wake each other.
 ///

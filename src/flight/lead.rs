@@ -51,8 +51,6 @@ pub struct Lead<'g, K, V, E> {
     pub(super) flight: Handle<Flight<V, E>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     over: bool,
-    /// Whether this thread drives the flight still.
-    drives: bool,
     /// Whether the holder has boarded the flight itself, and did not come to it by waiting.
     pub(super) is_first: bool,
     /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
@@ -69,7 +67,6 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
             hash,
             flight,
             over: false,
-            drives: true,
             is_first: false,
             retired: None,
             _stays_here: PhantomData,
@@ -276,9 +273,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// This thread does not drive the flight any more: it has landed, or another thread does.
     pub(super) fn driven_no_more(&mut self) {
         self.over = true;
-        if std::mem::take(&mut self.drives) {
-            waits::end_driving(self.driven());
-        }
+        waits::end_driving(self.driven());
     }
 }
 

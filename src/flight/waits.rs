@@ -87,7 +87,7 @@ pub(super) fn begin_driving(driven: Driven) {
     });
 }
 
-/// The calling thread drives this flight no more.
+/// The calling thread drives this flight no more, if it has.
 pub(super) fn end_driving(driven: Driven) {
     driven_here(|all| {
         if all.one == Some(driven) {

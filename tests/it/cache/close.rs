@@ -7,8 +7,8 @@ use std::time::Instant;
 use onefill::{Clock, Error, Source};
 
 use super::support::{
-    Gate, Load, Numbers, STALE, assert_got, assert_idle, ms, numbers, plain, secs, wait_for,
-    wait_for_followers, wait_for_quiet, watched,
+    Gate, Load, Numbers, STALE, assert_got, assert_idle, ms, numbers, on_workers, plain, secs,
+    wait_for, wait_for_followers, wait_for_quiet, watched,
 };
 
 fn held(gate: &Arc<Gate>) -> impl Fn(&Load<'_>) -> Result<u64, String> + use<> {
@@ -42,12 +42,7 @@ fn callers_who_wait_when_it_closes_get_what_the_load_comes_to() {
         for workers in [None, Some(1)] {
             let gate = Gate::new();
             let builder = plain().loader(held(&gate));
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             thread::scope(|s| {
                 let callers = [(); 4].map(|()| s.spawn(|| cache.get(&7).unwrap().into_value()));
                 wait_for_followers(&cache, if workers.is_some() { 4 } else { 3 });
@@ -220,12 +215,7 @@ fn a_loader_may_drop_the_last_handle() {
                     drop(handle.lock().unwrap().take());
                     Ok(*load.key())
                 });
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             cache.put(&1, 0).unwrap();
             clock.advance(secs(12));
             // In a refresh, so that no caller has a handle.
@@ -253,12 +243,7 @@ fn a_loader_may_close_its_cache() {
                 assert!(itself.get(&(load.key() + 1)).unwrap_err().is_closed());
                 Ok(*load.key())
             });
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             *handle.lock().unwrap() = Some(cache.clone());
             assert_got(cache.get(&1), 1, Source::Loaded);
             assert!(matches!(cache.get(&1), Err(Error::Closed)));

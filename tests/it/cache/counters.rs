@@ -11,8 +11,8 @@ use crossbeam_channel::{Sender, unbounded};
 use onefill::{Cache, Clock, Source, Stats};
 
 use super::support::{
-    Gate, Load, Numbers, assert_got, assert_idle, ms, numbers, plain, secs, wait_for_followers,
-    wait_for_quiet, watched,
+    Gate, Load, Numbers, assert_got, assert_idle, ms, numbers, on_workers, plain, secs,
+    wait_for_followers, wait_for_quiet, watched,
 };
 
 #[test]
@@ -145,12 +145,7 @@ fn in_a_storm_each_call_is_counted_once_as_what_its_caller_saw() {
                 .max_followers(8)
                 .capacity(40)
                 .loader(loader);
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             assert!(cell.set(cache.clone()).is_ok());
             thread::scope(|s| {
                 for thread in 0..16_u64 {

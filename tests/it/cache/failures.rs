@@ -10,7 +10,7 @@ use onefill::{Cache, Clock, Error, Source};
 
 use super::support::{
     FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_hash, got, ms,
-    numbers, plain, reads, secs, wait_for_followers, wait_for_quiet, watched,
+    numbers, on_workers, plain, reads, secs, wait_for_followers, wait_for_quiet, watched,
 };
 
 #[test]
@@ -374,12 +374,7 @@ fn panics_once(workers: Option<usize>, code: &'static str, nth: usize, occasion:
             1
         })
         .loader(loader);
-    let cache = match workers {
-        Some(workers) => builder.workers(workers),
-        None => builder,
-    }
-    .build()
-    .unwrap();
+    let cache = on_workers(builder, workers).build().unwrap();
 
     let bad = key(0);
     if occasion != "a load" {

@@ -8,7 +8,7 @@ use onefill::{Cache, Clock, Fill, Source, Why};
 
 use super::support::{
     FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_hash, numbers,
-    plain, reads, secs, wait_for, wait_for_followers, wait_for_quiet, watched,
+    on_workers, plain, reads, secs, wait_for, wait_for_followers, wait_for_quiet, watched,
 };
 
 /// How to forget one key: by its name, or with all others.
@@ -334,10 +334,7 @@ fn what_was_invalidated_before_a_load_began_is_not_what_it_replaces() {
             let (gate, clock) = (Gate::new(), Clock::manual());
             let cache = numbers(&clock).stale_if_error(secs(1000)).admission(1);
             let cache = cache.loader(unchanged_if_known(&gate));
-            let cache = match workers {
-                Some(workers) => cache.workers(workers),
-                None => cache,
-            };
+            let cache = on_workers(cache, workers);
             let cache = cache.build().unwrap();
             cache.put(&1, 1).unwrap();
             clock.advance(secs(20));

@@ -11,7 +11,7 @@ use onefill::{Cache, Clock, Source};
 
 use super::support::{
     FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_clone, ms,
-    numbers, plain, reads, secs, wait_for, wait_for_followers, wait_for_quiet, watched,
+    numbers, on_workers, plain, reads, secs, wait_for, wait_for_followers, wait_for_quiet, watched,
 };
 
 /// A cache whose loader may ask it. The loader does not keep it open.
@@ -35,10 +35,7 @@ fn nested(
         let itself = itself.upgrade().expect("the test waits for its loads");
         loader(&Nested(itself), *load.key())
     });
-    let built = match workers {
-        Some(workers) => builder.workers(workers),
-        None => builder,
-    };
+    let built = on_workers(builder, workers);
     assert!(cache.set(built.build().unwrap()).is_ok());
     Nested(cache)
 }
@@ -326,12 +323,7 @@ fn a_slow_load_holds_nobody_else_up() {
                 Ok(*load.key())
             };
             let builder = plain().loader(loader);
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             thread::scope(|s| {
                 let slow = s.spawn(|| cache.get(&0));
                 gate.wait_for(1);
@@ -439,12 +431,7 @@ fn no_more_loads_run_at_once_than_are_admitted() {
                 Ok(*load.key())
             };
             let builder = plain().admission(3).loader(loader);
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             thread::scope(|s| {
                 for thread in 0..12 {
                     let cache = &cache;
@@ -476,12 +463,7 @@ fn a_deadline_bounds_the_wait_for_admission() {
                 Ok(2)
             };
             let builder = numbers(&clock).admission(1).stale_if_error(secs(60)).loader(loader);
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             cache.put(&2, 1).unwrap();
             clock.advance(secs(12));
             thread::scope(|s| {
@@ -517,12 +499,7 @@ fn a_leader_that_is_not_admitted_in_time_is_followed_by_another() {
                 Ok(*load.key())
             };
             let builder = plain().admission(1).loader(loader);
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             thread::scope(|s| {
                 let busy = s.spawn(|| cache.get(&0));
                 gate.wait_for(1);
@@ -764,12 +741,7 @@ fn a_failed_load_with_a_stale_value_behind_it_is_answered_with_that() {
             let clock = Clock::manual();
             let origin = Origin::new(1);
             let builder = numbers(&clock).stale_if_error(secs(60)).loader(reads(&origin));
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            }
-            .build()
-            .unwrap();
+            let cache = on_workers(builder, workers).build().unwrap();
             assert_got(cache.get(&1), 1, Source::Loaded);
             origin.go_away();
             clock.advance(secs(12));
@@ -801,10 +773,7 @@ fn a_loader_that_invalidates_its_own_key_and_asks_for_it_comes_to_an_end() {
                 }
             };
             let builder = plain().loader(loader);
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            };
+            let cache = on_workers(builder, workers);
             own.set(cache.build().unwrap()).unwrap();
             let cache = own.get().unwrap();
             assert!(cache.get(&1).is_ok());

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use onefill::{Cache, Clock, Group, PrewarmReport, Source};
 
 use super::support::{
-    Gate, Load, Numbers, Origin, assert_got, assert_idle, ms, numbers, plain, reads, secs,
-    wait_for, wait_for_quiet, watched,
+    Gate, Load, Numbers, Origin, assert_got, assert_idle, ms, numbers, on_workers, plain, reads,
+    secs, wait_for, wait_for_quiet, watched,
 };
 
 fn told(report: PrewarmReport) -> (usize, usize, usize, usize) {
@@ -278,10 +278,7 @@ fn a_loader_may_prewarm() {
                 key => Ok(key),
             };
             let builder = plain().loader(loader);
-            let cache = match workers {
-                Some(workers) => builder.workers(workers),
-                None => builder,
-            };
+            let cache = on_workers(builder, workers);
             assert!(itself.set(cache.build().unwrap()).is_ok());
             let cache = itself.get().unwrap();
             assert_got(cache.get(&0), 0, Source::Loaded);

@@ -38,6 +38,17 @@ pub(crate) fn plain() -> CacheBuilder<u64, u64, String> {
     numbers(&Clock::manual())
 }
 
+/// On so many workers, or on the threads of its callers.
+pub(crate) fn on_workers<K, V, E>(
+    builder: CacheBuilder<K, V, E>,
+    workers: Option<usize>,
+) -> CacheBuilder<K, V, E> {
+    match workers {
+        Some(workers) => builder.workers(workers),
+        None => builder,
+    }
+}
+
 /// What a caller got, in short.
 pub(crate) type Got = Result<(Option<u64>, Source), Error<String>>;
 

@@ -5,7 +5,7 @@ use std::thread;
 
 use onefill::fleet::memory::{Memory, Moment, Op};
 use onefill::fleet::{Event, News, Notice, Origin, Reaction, Tier};
-use onefill::{Clock, Deadline, Fill, Source};
+use onefill::{Clock, Deadline, Source};
 
 use super::support::*;
 
@@ -203,13 +203,7 @@ fn a_lease_won_after_everything_was_invalidated_is_for_a_value_of_after() {
 fn what_everything_made_out_of_date_is_not_good_as_new() {
     within(|| {
         let (memory, clock) = (Memory::manual(), Clock::manual());
-        let unchanged = |load: &Asked<'_>| {
-            Ok(load.previous().map_or(Fill::new("new".into()), |_| Fill::unchanged()))
-        };
-        let [one, two] = [0; 2].map(|_| {
-            let settings = |c: Builder| c.stale_if_error(TTL).clock(clock.clone());
-            start(&memory, |f| f, |c| settings(c).loader(unchanged))
-        });
+        let [one, two] = two_that_see_no_change(&memory, &clock);
         one.cache.put(&7, "old".to_string()).unwrap();
         assert_eq!(two.value(7), "old");
         clock.advance(TTL);

@@ -584,13 +584,7 @@ fn a_previous_value_is_what_the_tier_has_still() {
         // Whether the second instance hears of it, and what becomes of the value.
         for (heard, change) in [(true, true), (false, true), (true, false)] {
             let (memory, clock) = (Memory::manual(), Clock::manual());
-            let unchanged = |load: &Asked<'_>| {
-                Ok(load.previous().map_or(Fill::new("new".into()), |_| Fill::unchanged()))
-            };
-            let [one, two] = [0; 2].map(|_| {
-                let settings = |c: Builder| c.stale_if_error(TTL).clock(clock.clone());
-                start(&memory, |f| f, |c| settings(c).loader(unchanged))
-            });
+            let [one, two] = two_that_see_no_change(&memory, &clock);
             one.cache.put(&7, "old".to_string()).unwrap();
             assert_eq!(two.value(7), "old");
             clock.advance(TTL);

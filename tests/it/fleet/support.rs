@@ -13,7 +13,7 @@ use onefill::fleet::{
     Acquired, Committed, Entry, Epoch, Event, Fleet, FleetBuilder, Key, Lease, Listener, News,
     Notice, Origin, Ownership, Reaction, Seen, Stored, Table, Tier, Token, codec,
 };
-use onefill::{Answer, Cache, CacheBuilder, Deadline, Error, Fill, Load, TierError};
+use onefill::{Answer, Cache, CacheBuilder, Clock, Deadline, Error, Fill, Load, TierError};
 
 pub(super) type Pages = Cache<u64, String, &'static str>;
 pub(super) type Builder = CacheBuilder<u64, String, &'static str>;
@@ -98,6 +98,17 @@ pub(super) fn start(
 ) -> Instance {
     let link = Arc::new(memory.peer());
     on(Arc::clone(&link), link, fleet, cache)
+}
+
+/// Two instances on one clock, whose loader says that nothing has changed if it is told of anything.
+pub(super) fn two_that_see_no_change(memory: &Memory, clock: &Clock) -> [Instance; 2] {
+    let unchanged = |load: &Asked<'_>| {
+        Ok(load.previous().map_or(Fill::new("new".into()), |_| Fill::unchanged()))
+    };
+    [0; 2].map(|_| {
+        let settings = |c: Builder| c.stale_if_error(TTL).clock(clock.clone());
+        start(memory, |f| f, |c| settings(c).loader(unchanged))
+    })
 }
 
 /// An instance on a tier that leads to `link`.
