@@ -91,6 +91,8 @@ struct History<'a> {
     bounds: Bounds,
     /// The writes of each key, by their version.
     writes: BTreeMap<u64, BTreeMap<u64, Write<'a>>>,
+    /// From when until when each key was removed from the tier, if it was.
+    removals: BTreeMap<u64, Vec<(Time, Time)>>,
     /// What each process has heard, and when that was sent at the earliest.
     ears: HashMap<usize, Ear>,
     troubles: Vec<(Trouble, &'a Record)>,
@@ -144,6 +146,7 @@ impl<'a> History<'a> {
             }
         };
         let mut writes = BTreeMap::<_, BTreeMap<_, _>>::new();
+        let mut removals = BTreeMap::<_, Vec<_>>::new();
         let mut sent = HashMap::new();
         for record in records {
             match record.what {
@@ -152,6 +155,10 @@ impl<'a> History<'a> {
                     let write = Write { record, put, done, since, settled };
                     writes.entry(key).or_default().insert(version, write);
                 }
+                What::Removed { key, done } => {
+                    let removal = (record.begin, settled(record, done));
+                    removals.entry(key).or_default().push(removal);
+                }
                 What::Committed { token, .. } | What::Put { token, .. } => {
                     sent.insert(token, record.begin);
                 }
@@ -159,7 +166,7 @@ impl<'a> History<'a> {
             }
         }
         let ears = ears(records, &sent);
-        History { records, bounds, writes, ears, troubles }
+        History { records, bounds, writes, removals, ears, troubles }
     }
 
     fn tally(&self) -> Tally {
@@ -357,7 +364,10 @@ impl<'a> History<'a> {
                 let given_up = given_up.any(|ended| ended.begin <= won.end);
                 let between = |begin, end| begin <= won.end && held.begin <= end;
                 let written = self.writes.get(&key).into_iter().flat_map(BTreeMap::values);
-                let mut written = written.map(|write| (write.record.begin, write.settled));
+                let written = written.map(|write| (write.record.begin, write.settled));
+                // A write that was refused is told later, by nobody's call.
+                let removed = self.removals.get(&key).into_iter().flatten().copied();
+                let mut written = written.chain(removed);
                 let mut killed =
                     self.troubles.iter().filter(|(trouble, _)| *trouble == Trouble::Kill);
                 if !given_up

@@ -62,6 +62,10 @@ fn released(process: usize, begin: u64, token: Token) -> Record {
     record(process, begin, begin + 1, What::Released { key: KEY, token })
 }
 
+fn removed(process: usize, begin: u64, done: bool) -> Record {
+    record(process, begin, begin + 1, What::Removed { key: KEY, done })
+}
+
 fn heard(process: usize, begin: u64, heard: Heard) -> Record {
     record(process, begin, begin + 1, What::Heard(heard))
 }
@@ -246,6 +250,10 @@ fn no_lease_is_won_while_another_is_live() {
     good(&[first.clone(), committed(0, 300, 1, false), second.clone()]);
     good(&[first.clone(), invalidated(2, 300, 1), second.clone()]);
     good(&[first.clone(), wrote(2, 300, 305, 1, true, false), second.clone()]);
+    good(&[first.clone(), removed(2, 300, true), second.clone()]);
+    good(&[first.clone(), removed(2, 50, false), second.clone()]);
+    bad(Claim::OneHolder, &[first.clone(), removed(2, 50, true), second.clone()]);
+    bad(Claim::OneHolder, &[first.clone(), removed(2, 402, true), second.clone()]);
     good(&[first.clone(), trouble(200, 300, Trouble::Kill), second.clone()]);
     bad(Claim::OneHolder, &[first.clone(), trouble(200, 300, Trouble::Pause), second.clone()]);
     bad(Claim::OneHolder, &[first.clone(), invalidated(2, 50, 1), second.clone()]);

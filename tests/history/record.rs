@@ -87,6 +87,12 @@ pub(crate) enum What {
         key: u64,
         token: Token,
     },
+    /// The tier was asked to forget the key, for a caller or to make up for what it could not be
+    /// told before; and whether it answered.
+    Removed {
+        key: u64,
+        done: bool,
+    },
     /// What the fleet was told, and by when it had heard it.
     Heard(Heard),
     /// A thread that wanted to sleep for a moment came back only now: the machine is busy.
@@ -154,7 +160,8 @@ impl Record {
             | What::Renewed { key, .. }
             | What::Committed { key, .. }
             | What::Released { key, .. }
-            | What::Put { key, .. } => Some(key),
+            | What::Put { key, .. }
+            | What::Removed { key, .. } => Some(key),
             What::Heard(_) | What::Stalled | What::Trouble(_) | What::Counted { .. } => None,
         }
     }
@@ -209,6 +216,7 @@ impl Record {
             },
             "released" => What::Released { key: words.number()?, token: words.token()? },
             "put" => What::Put { key: words.number()?, token: words.token()? },
+            "removed" => What::Removed { key: words.number()?, done: words.flag()? },
             "up" => What::Heard(Heard::Up),
             "down" => What::Heard(Heard::Down),
             "heard" => What::Heard(Heard::Version(words.token()?)),
@@ -269,6 +277,7 @@ impl fmt::Display for What {
                 write!(f, "committed {key} {token:032x} {stored}")
             }
             What::Released { key, token } => write!(f, "released {key} {token:032x}"),
+            What::Removed { key, done } => write!(f, "removed {key} {done}"),
             What::Put { key, token } => write!(f, "put {key} {token:032x}"),
             What::Heard(Heard::Up) => f.write_str("up"),
             What::Heard(Heard::Down) => f.write_str("down"),
@@ -345,6 +354,8 @@ fn what_is_written_down_can_be_read() {
         What::Committed { key, token, stored: true },
         What::Released { key, token },
         What::Put { key, token: 1 },
+        What::Removed { key, done: true },
+        What::Removed { key, done: false },
         What::Heard(Heard::Up),
         What::Heard(Heard::Down),
         What::Heard(Heard::Version(token)),

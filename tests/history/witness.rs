@@ -124,7 +124,11 @@ impl Tier for Witness {
     }
 
     fn invalidate(&self, key: &Key, from: Origin, deadline: Deadline) -> Result<(), TierError> {
-        self.tier.invalidate(key, from, deadline)
+        self.ask(
+            key,
+            |tier| tier.invalidate(key, from, deadline),
+            |key, answer| What::Removed { key, done: answer.is_some() },
+        )
     }
 
     fn put(
