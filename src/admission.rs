@@ -279,22 +279,22 @@ impl Desk {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let last = held_here(|all| {
+        let was_out = held_here(|all| {
             let at = all.iter().position(|held| Arc::ptr_eq(&held.admission, self.admission))?;
-            all[at].guards -= 1;
-            if all[at].guards > 0 {
+            let held = &mut all[at];
+            held.guards -= 1;
+            if held.guards > 0 {
                 return None;
             }
-            let last = all.swap_remove(at);
-            if all.is_empty() {
+            let was_out = held.out.then_some(held.lane);
+            all.swap_remove(at);
+            if all.is_empty() && all.spilled() {
                 *all = Holds::new_const();
             }
-            Some(last)
+            was_out
         });
-        if let Some(held) = last
-            && held.out
-        {
-            self.admission.give_back(held.lane);
+        if let Some(lane) = was_out {
+            self.admission.give_back(lane);
         }
     }
 }
@@ -303,6 +303,10 @@ impl Drop for Permit<'_> {
 /// To be called before a thread waits for what another thread does; a thread that holds nothing,
 /// like the members of an ordinary herd, only learns so from a variable of its own.
 pub(crate) fn lend() -> Lent {
+    // Most threads that wait hold none.
+    if held_here(|all| all.is_empty()) {
+        return Lent { lent: Vec::new(), _stays_here: PhantomData };
+    }
     let lent: Vec<_> = held_here(|all| {
         let lent = |held: &mut Held| {
             let was_out = std::mem::replace(&mut held.out, false);

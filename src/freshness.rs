@@ -296,7 +296,7 @@ impl Span {
             nanos(cost) as f64 * beta * (f64::from(f64::MANTISSA_DIGITS) * std::f64::consts::LN_2);
         // The conversion to an integer saturates, and makes a zero of NaN. What it cuts off is added.
         let reach = if reach > 0.0 { (reach as u64).saturating_add(1) } else { 0 };
-        self.fresh_until.minus(Duration::from_nanos(reach))
+        Moment(self.fresh_until.0.saturating_sub(reach))
     }
 
     /// Whether a fresh entry should be refreshed already, so that it is new again before it ends

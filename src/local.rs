@@ -8,13 +8,13 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldhash::quality::RandomState as KeyHasher;
 use quick_cache::sync::{Cache, EntryAction};
 use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
 use crate::fleet::Mark;
 use crate::freshness::Span;
 use crate::moment::Moment;
+use crate::sync::EvenHasher;
 
 /// When an entry was loaded, how long it lives, and when to think of refreshing it.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub(crate) struct Ready<K, V> {
 /// A key that brings its hash along. So no user's `Hash` runs in the maps: they hash what they push
 /// out once more, in the middle of it, and a panic there would leave them in pieces.
 #[derive(Clone, PartialEq, Eq)]
-struct Hashed<K> {
+pub(crate) struct Hashed<K> {
     hash: u64,
     key: K,
 }
@@ -73,20 +73,41 @@ impl<K> Hash for Hashed<K> {
     }
 }
 
-/// What a key is looked up by.
-pub(crate) struct Look<'a, K> {
-    hash: u64,
-    key: &'a K,
+impl<K> Hashed<K> {
+    pub(crate) fn asked(&self) -> Asked<'_, K> {
+        Asked { hash: self.hash, key: &self.key }
+    }
 }
 
-impl<K> Hash for Look<'_, K> {
+/// A key that is asked for, with its hash: the user's `Hash` runs once in a call, before anything
+/// else has begun.
+pub(crate) struct Asked<'a, K> {
+    pub(crate) hash: u64,
+    pub(crate) key: &'a K,
+}
+
+impl<K> Clone for Asked<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Asked<'_, K> {}
+
+impl<K: Clone> Asked<'_, K> {
+    pub(crate) fn hashed(self) -> Hashed<K> {
+        Hashed { hash: self.hash, key: self.key.clone() }
+    }
+}
+
+impl<K> Hash for Asked<'_, K> {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
     }
 }
 
-impl<K: Eq> Equivalent<Hashed<K>> for Look<'_, K> {
+impl<K: Eq> Equivalent<Hashed<K>> for Asked<'_, K> {
     #[inline]
     fn equivalent(&self, other: &Hashed<K>) -> bool {
         *self.key == other.key
@@ -141,7 +162,7 @@ pub(crate) enum Capacity<K, V> {
 /// them, and with the fast hasher about one process in a hundred has a seed that puts half of all
 /// consecutive numbers, or all of them, into one shard.
 pub(crate) struct Local<K, V> {
-    hasher: KeyHasher,
+    hasher: EvenHasher,
     values: Share<K, Entry<V>>,
     absences: Share<K, Stamp>,
     /// Whether an absence was ever remembered: most tables have none, and need not look for any.
@@ -214,45 +235,41 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
         let heaviest = (values.shard_capacity() as f64 * PROTECTED) as u64;
         let heaviest = heaviest.clamp(weight.min(1), values.shard_capacity());
         let any_absences = AtomicBool::new(false);
-        let hasher = KeyHasher::default();
+        let hasher = EvenHasher::default();
         Local { hasher, values, absences, any_absences, alone, weigher, heaviest }
     }
 
     /// Runs the user's `Hash`: not under a lock.
     #[inline]
-    pub(crate) fn look<'a>(&self, key: &'a K) -> Look<'a, K> {
-        Look { hash: self.hasher.hash_one(key), key }
-    }
-
-    fn hashed(&self, key: &K) -> Hashed<K> {
-        Hashed { hash: self.hasher.hash_one(key), key: key.clone() }
+    pub(crate) fn asked<'a>(&self, key: &'a K) -> Asked<'a, K> {
+        Asked { hash: self.hasher.hash_one(key), key }
     }
 
     /// What is remembered of `key`, however old.
-    pub(crate) fn get(&self, key: &K) -> Option<Kept<V>> {
+    pub(crate) fn get(&self, key: Asked<'_, K>) -> Option<Kept<V>> {
         self.value(key).map(Kept::from).or_else(|| self.absence(key))
     }
 
     /// The value that is remembered of `key`.
     #[inline]
-    pub(crate) fn value(&self, key: &K) -> Option<Entry<V>> {
-        self.values.get(&self.look(key))
+    pub(crate) fn value(&self, key: Asked<'_, K>) -> Option<Entry<V>> {
+        self.values.get(&key)
     }
 
     /// What is remembered of `key` if that it has no value.
-    pub(crate) fn absence(&self, key: &K) -> Option<Kept<V>> {
-        let absence = if self.any_absences() { self.absences.get(&self.look(key)) } else { None };
+    pub(crate) fn absence(&self, key: Asked<'_, K>) -> Option<Kept<V>> {
+        let absence = if self.any_absences() { self.absences.get(&key) } else { None };
         absence.map(|stamp| Kept { found: None, stamp })
     }
 
-    /// What is to be [stored](Local::store). Runs the user's `Hash` and `Clone` of the key and the
+    /// What is to be [stored](Local::store). Runs the user's `Clone` of the key and the
     /// weigher of the value: not under a lock.
-    pub(crate) fn ready(&self, key: &K, kept: Kept<V>) -> Ready<K, V> {
+    pub(crate) fn ready(&self, key: Asked<'_, K>, kept: Kept<V>) -> Ready<K, V> {
         let weight = match (&self.weigher, &kept.found) {
-            (Some(weigher), Some(value)) => weigher(key, value).max(1),
+            (Some(weigher), Some(value)) => weigher(key.key, value).max(1),
             _ => 1,
         };
-        Ready { key: self.hashed(key), kept, weight }
+        Ready { key: key.hashed(), kept, weight }
     }
 
     /// Remembers what is ready in place of whatever was remembered of its key. What that displaces
@@ -285,8 +302,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     /// No refresh of `key` before `at`, if what is remembered of it is still what was `seen`.
-    pub(crate) fn hold_off(&self, key: &K, seen: &Span, at: Moment) {
-        let key = self.hashed(key);
+    pub(crate) fn hold_off(&self, key: Asked<'_, K>, seen: &Span, at: Moment) {
         if self.values.contains_key(&key) {
             let delay = |_: &Hashed<K>, there: &mut Entry<V>| {
                 if there.stamp.span == *seen {
@@ -294,25 +310,25 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
                 }
                 EntryAction::<()>::Retain(())
             };
-            drop(self.values.entry(&key, None, delay));
+            drop(self.values.entry(&key.hashed(), None, delay));
         }
     }
 
     /// Until `until` a load of `key` is not worth a lease: what it comes to is not stored.
-    pub(crate) fn go_alone(&self, key: &K, until: Moment) {
-        self.alone.insert(self.hashed(key), until);
+    pub(crate) fn go_alone(&self, key: Asked<'_, K>, until: Moment) {
+        self.alone.insert(key.hashed(), until);
     }
 
-    pub(crate) fn goes_alone(&self, key: &K, now: Moment) -> bool {
-        self.alone.get(&self.look(key)).is_some_and(|until| now < until)
+    pub(crate) fn goes_alone(&self, key: Asked<'_, K>, now: Moment) -> bool {
+        self.alone.get(&key).is_some_and(|until| now < until)
     }
 
     /// Forgets what is remembered of a key.
-    pub(crate) fn remove(&self, look: &Look<'_, K>) -> Displaced<K, V> {
+    pub(crate) fn remove(&self, key: Asked<'_, K>) -> Displaced<K, V> {
         let mut displaced = Displaced::default();
-        displaced._values.first = self.values.remove(look);
+        displaced._values.first = self.values.remove(&key);
         if self.any_absences() {
-            displaced._absences.first = self.absences.remove(look);
+            displaced._absences.first = self.absences.remove(&key);
         }
         displaced
     }

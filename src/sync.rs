@@ -36,6 +36,10 @@ mod real {
     /// Hashes keys; seeded once per process, so that nobody outside can choose collisions.
     pub(crate) type KeyHasher = foldhash::fast::RandomState;
 
+    /// The same with more care, at some cost: for maps whose shards must be of one size.
+    #[cfg(feature = "cache")]
+    pub(crate) type EvenHasher = foldhash::quality::RandomState;
+
     /// How long ago `then` was, by the system's clock.
     pub(crate) fn age(then: Moment) -> Duration {
         Moment::now().since(then)
@@ -152,6 +156,10 @@ mod model {
 
     /// Unseeded: which shard a key falls into must not differ between two runs of one schedule.
     pub(crate) type KeyHasher = foldhash::fast::FixedState;
+
+    /// Unseeded, for a cache has its flights in a registry under the hash that L1 gave their key.
+    #[cfg(feature = "cache")]
+    pub(crate) type EvenHasher = foldhash::quality::FixedState;
 
     /// Two, so that three callers are enough for a woken follower to owe another its call, and four
     /// for a row that is shared.
@@ -506,10 +514,6 @@ mod model {
         pub(crate) fn new(value: T) -> Self {
             let counted = Counted { value, step: Step::new() };
             Handle { counted: Arc::new(counted), has_looked: false }
-        }
-
-        pub(crate) fn ptr_eq(this: &Self, other: &Self) -> bool {
-            Arc::ptr_eq(&this.counted, &other.counted)
         }
 
         #[track_caller]

@@ -155,7 +155,7 @@ pub const BUGS: &[Bug] = &[
         name: "panic_lands_nothing",
         edits: &[Edit(
             LEAD,
-            "self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)), |_| ());",
+            "self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)));",
             "self.over = true;",
         )],
         caught_by: &[("landing::a_panic_is_not_a_hang", DEADLOCK)],
@@ -175,22 +175,23 @@ pub const BUGS: &[Bug] = &[
         edits: &[
             Edit(
                 REGISTRY,
-                "let mut shard = self.shard(hash); match shard.entry(",
+                "let mut shard = self.shard(hash); let Shard { boarded, unboarded, count }",
                 "{
-                    let shard = self.shard(hash);
-                    if let Some(boarded) = shard.find(hash, |boarded| boarded.key == *key) {
-                        if !max_age.is_some_and(|max_age| boarded.flight.is_overdue(max_age)) {
-                            return Role::Follow(Handle::clone(&boarded.flight));
+                    let mut shard = self.shard(hash);
+                    if let Some(there) = shard.boarded.find_mut(hash, |there| there.key == *key) {
+                        if !max_age.is_some_and(|max_age| there.is_overdue(max_age)) {
+                            return Role::Follow(there.shared());
                         }
                     }
                 }
                 let mut shard = self.shard(hash);
-                match shard.entry(",
+                let Shard { boarded, unboarded, count }",
             ),
             Edit(
                 REGISTRY,
-                "Role::Follow(Handle::clone(boarded)) }",
-                "*boarded = new(); Role::Lead(Handle::clone(boarded)) }",
+                "Role::Follow(there.shared()) }",
+                "there.boarding = new(); unboarded.extend(there.flight.take());
+                 Role::Lead(there.boarding) }",
             ),
         ],
         caught_by: &[("landing::every_follower_is_called", TWO_LOADS)],
@@ -199,8 +200,8 @@ pub const BUGS: &[Bug] = &[
         name: "never_retire",
         edits: &[Edit(
             LEAD,
-            "let retire = || group.registry.retire(*hash, flight, store);",
-            "let retire = || { drop(store); None };",
+            "catch_unwind(AssertUnwindSafe(|| group.registry.retire(boarding, flight, store)))",
+            "{ drop(store); *flight = Some(group.registry.share(boarding)); Ok(None) }",
         )],
         caught_by: &[
             ("landing::every_follower_is_called", STILL_BOARDED),
@@ -212,13 +213,13 @@ pub const BUGS: &[Bug] = &[
         edits: &[
             Edit(
                 LEAD,
-                "let retire = || group.registry.retire(*hash, flight, store);",
-                "let retire = || { drop(store); None };",
+                "catch_unwind(AssertUnwindSafe(|| group.registry.retire(boarding, flight, store)))",
+                "{ drop(store); *flight = Some(group.registry.share(boarding)); Ok(None) }",
             ),
             Edit(
                 LEAD,
                 "flight.land(outcome);",
-                "flight.land(outcome); group.registry.retire(*hash, flight, || ());",
+                "flight.land(outcome); self.group.registry.retire(&self.boarding, &mut None, || ());",
             ),
         ],
         caught_by: &[
@@ -227,16 +228,30 @@ pub const BUGS: &[Bug] = &[
         ],
     },
     Bug {
-        name: "retire_without_ptr_eq",
+        name: "retire_whoever_is_boarded",
         edits: &[Edit(
             REGISTRY,
-            "find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight))",
-            "find_entry(hash, |_| true)",
+            "let Ok(boarded) = shard.boarded.find_entry(boarding.hash, |there| there.is(boarding)) else",
+            "let Ok(boarded) = shard.boarded.find_entry(boarding.hash, |_| true) else",
         )],
         caught_by: &[
             ("registry::a_forgotten_flight_spares_its_successor", NOT_BOARDED),
             ("registry::an_overdue_flight_is_replaced", NOT_BOARDED),
         ],
+    },
+    Bug {
+        name: "forgotten_with_its_followers",
+        edits: &[Edit(REGISTRY, "unboarded.extend(boarded.flight);", "drop(boarded.flight);")],
+        caught_by: &[("registry::a_forgotten_flight_spares_its_successor", DEADLOCK)],
+    },
+    Bug {
+        name: "replaced_with_its_followers",
+        edits: &[Edit(
+            REGISTRY,
+            "unboarded.extend(there.flight.take()); return",
+            "there.flight = None; return",
+        )],
+        caught_by: &[("registry::the_followers_of_an_overdue_flight_stay_with_it", DEADLOCK)],
     },
     Bug {
         name: "only_the_seated_wait",
@@ -249,11 +264,10 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "own_flight_is_overdue",
-        edits: &[Edit(
-            FLIGHT,
-            "!seats.driven_here() && seats.handed_over()",
-            "seats.handed_over()",
-        )],
+        edits: &[
+            Edit(FLIGHT, "!seats.driven_here() && seats.handed_over()", "seats.handed_over()"),
+            Edit(REGISTRY, "None => !self.boarding.driver.is_here(),", "None => true,"),
+        ],
         caught_by: &[(
             "registry::ones_own_flight_is_never_overdue",
             "called `Result::unwrap_err()` on an `Ok` value: 2",
@@ -277,14 +291,14 @@ pub const BUGS: &[Bug] = &[
         name: "hand_over_to_nobody",
         edits: &[Edit(
             LEAD,
-            "if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) { self.finish(Outcome::Disbanded, |_| ()); }",
-            "flight.hand_over();",
+            "if !self.group.registry.while_boarded(&self.boarding, hand_over) { self.finish(Outcome::Disbanded); }",
+            "self.group.registry.while_boarded(&self.boarding, hand_over);",
         )],
         caught_by: &[("hand_over::an_abandoned_flight_is_led_by_a_follower", DEADLOCK)],
     },
     Bug {
         name: "late_promotion_keeps_the_lead",
-        edits: &[Edit(GROUP, "Lead::new(self, hash, flight).hand_over();", "")],
+        edits: &[Edit(GROUP, "Lead::next(self, flight).hand_over();", "")],
         caught_by: &[("hand_over::a_late_promotion_passes_the_flight_on", STILL_BOARDED)],
     },
     Bug {
@@ -448,8 +462,8 @@ pub const BUGS: &[Bug] = &[
         name: "hand_over_what_was_forgotten",
         edits: &[Edit(
             LEAD,
-            "group.registry.while_boarded(*hash, flight, || flight.hand_over())",
-            "flight.hand_over()",
+            "self.group.registry.while_boarded(&self.boarding, hand_over)",
+            "hand_over(Some(&*self.group.registry.share(&self.boarding)))",
         )],
         caught_by: &[("hand_over::a_forgotten_flight_is_not_handed_over", TWO_LOADS)],
     },
@@ -648,8 +662,8 @@ pub const BUGS: &[Bug] = &[
         name: "lead_without_a_second_look",
         edits: &[Edit(
             LADDER,
-            "Some(kept) if self.is_current(&kept.stamp) => { let now",
-            "Some(kept) if false => { let now",
+            "turn.kept.take_if(|kept| self.is_current(&kept.stamp))",
+            "turn.kept.take_if(|_| false)",
         )],
         caught_by: &[
             ("reading::what_is_kept_is_loaded_once", LOADED_AGAIN),
@@ -667,9 +681,9 @@ pub const BUGS: &[Bug] = &[
             ),
             Edit(
                 LADDER,
-                "let Turn { mut lead, kept } = self.turn(lead, key); let kept = match kept {",
-                "let Turn { mut lead, kept } = self.turn(lead, key);
-                 let kept = match kept.or_else(|| older.clone()) {",
+                "let mut turn = self.turn(lead, key); if let Some(kept) = turn.kept.take_if(",
+                "let mut turn = self.turn(lead, key); turn.kept = turn.kept.or_else(|| older.clone());
+                 if let Some(kept) = turn.kept.take_if(",
             ),
         ],
         caught_by: &[("changes::what_was_invalidated_is_not_unchanged", INVALIDATED)],
@@ -686,8 +700,8 @@ pub const BUGS: &[Bug] = &[
         name: "remove_before_forget",
         edits: &[Edit(
             CACHE,
-            "self.group.forget_and(key, || removed = Some(self.local.remove(&look)));",
-            "removed = Some(self.local.remove(&look)); self.group.forget(key);",
+            "self.group.forget_and(key.hash, key.key, || removed = Some(self.local.remove(key)));",
+            "removed = Some(self.local.remove(key)); self.group.forget_and(key.hash, key.key, || ());",
         )],
         caught_by: &[
             ("changes::what_was_invalidated_is_never_served", INVALIDATED),
@@ -698,8 +712,8 @@ pub const BUGS: &[Bug] = &[
         name: "forget_and_remove_in_two_steps",
         edits: &[Edit(
             CACHE,
-            "self.group.forget_and(key, || removed = Some(self.local.remove(&look)));",
-            "self.group.forget(key); removed = Some(self.local.remove(&look));",
+            "self.group.forget_and(key.hash, key.key, || removed = Some(self.local.remove(key)));",
+            "self.group.forget_and(key.hash, key.key, || ()); removed = Some(self.local.remove(key));",
         )],
         caught_by: &[("changes::what_was_invalidated_is_not_unchanged", INVALIDATED)],
     },
@@ -716,8 +730,8 @@ pub const BUGS: &[Bug] = &[
         name: "store_after_retiring",
         edits: &[Edit(
             REGISTRY,
-            "store(); give_room_back(&mut shard);",
-            "give_room_back(&mut shard); drop(shard); store();",
+            "store(); shard.give_room_back();",
+            "shard.give_room_back(); drop(shard); store();",
         )],
         caught_by: &[
             ("changes::what_was_invalidated_is_never_served", INVALIDATED),
@@ -728,9 +742,9 @@ pub const BUGS: &[Bug] = &[
         name: "store_whoever_is_boarded",
         edits: &[Edit(
             REGISTRY,
-            "let boarded = shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).ok()?;",
-            "let Ok(boarded) = shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)) \
-             else { store(); return None };",
+            "let Ok(boarded) = shard.boarded.find_entry(boarding.hash, |there| there.is(boarding)) else {",
+            "let Ok(boarded) = shard.boarded.find_entry(boarding.hash, |there| there.is(boarding)) \
+             else { store();",
         )],
         caught_by: &[
             ("changes::what_was_invalidated_is_never_served", INVALIDATED),
@@ -742,8 +756,8 @@ pub const BUGS: &[Bug] = &[
         name: "put_in_two_steps",
         edits: &[Edit(
             CACHE,
-            "room.group.forget_and(key, || {",
-            "room.group.forget(key); Some(()).map(|()| {",
+            "room.group.forget_and(asked.hash, key, || {",
+            "room.group.forget_and(asked.hash, key, || ()); Some(()).map(|()| {",
         )],
         caught_by: &[("changes::a_put_wins_over_a_load", PUT_LOST)],
     },
@@ -752,8 +766,8 @@ pub const BUGS: &[Bug] = &[
         name: "wait_with_a_permit",
         edits: &[Edit(
             LADDER,
-            "let _lent = admission::lend(); self.group.join_by(key, deadline, now)",
-            "self.group.join_by(key, deadline, now)",
+            "let _lent = admission::lend(); self.group.join_by(key.hash, key.key, deadline, now)",
+            "self.group.join_by(key.hash, key.key, deadline, now)",
         )],
         caught_by: &[("reading::who_waits_for_another_load_lends_its_permit", DEADLOCK)],
     },
@@ -765,6 +779,18 @@ pub const BUGS: &[Bug] = &[
             "",
         )],
         caught_by: &[("behind::what_is_stale_is_refreshed_once", "refreshed again what was fresh")],
+    },
+    Bug {
+        name: "borrowed_without_a_second_look",
+        edits: &[Edit(
+            LADDER,
+            "if let Some(newer) = self.overtaken(&mut turn, kept) { return",
+            "if let Some(newer) = None::<Kept<V>> { return",
+        )],
+        caught_by: &[(
+            "behind::what_is_stale_is_loaded_once_by_its_callers",
+            "loaded again what was fresh",
+        )],
     },
     Bug {
         name: "ask_and_queue",

@@ -98,7 +98,7 @@ pub struct Detached<V, E>(flight::Detached<V, E>);
 pub struct Ticket<V, E>(flight::Ticket<V, E>);
 
 /// Lets go of a flight; without a duty if one of its followers has it now.
-pub fn let_go<K, V, E>(lead: Lead<'_, K, V, E>) -> (Ticket<V, E>, Option<Detached<V, E>>) {
+pub fn let_go<K, V, E>(mut lead: Lead<'_, K, V, E>) -> (Ticket<V, E>, Option<Detached<V, E>>) {
     let ticket = Ticket(lead.ticket());
     (ticket, lead.detach().map(Detached))
 }

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use crate::unstepped::{
-    Capacity, Displaced, Entry, Insertion, Kept, Look, Ready, Stamp,
+    Asked, Capacity, Displaced, Entry, Hashed, Insertion, Kept, Ready, Stamp,
 };
 
 use crate::freshness::Span;
@@ -35,17 +35,17 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     #[track_caller]
-    pub(crate) fn get(&self, key: &K) -> Option<Kept<V>> {
+    pub(crate) fn get(&self, key: Asked<'_, K>) -> Option<Kept<V>> {
         self.step().get(key)
     }
 
     #[track_caller]
-    pub(crate) fn value(&self, key: &K) -> Option<Entry<V>> {
+    pub(crate) fn value(&self, key: Asked<'_, K>) -> Option<Entry<V>> {
         self.step().value(key)
     }
 
     #[track_caller]
-    pub(crate) fn absence(&self, key: &K) -> Option<Kept<V>> {
+    pub(crate) fn absence(&self, key: Asked<'_, K>) -> Option<Kept<V>> {
         self.step().absence(key)
     }
 
@@ -55,33 +55,33 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 
     /// Looks at nothing that changes.
-    pub(crate) fn look<'a>(&self, key: &'a K) -> Look<'a, K> {
-        self.own.look(key)
+    pub(crate) fn asked<'a>(&self, key: &'a K) -> Asked<'a, K> {
+        self.own.asked(key)
     }
 
     /// Looks at nothing that changes.
-    pub(crate) fn ready(&self, key: &K, kept: Kept<V>) -> Ready<K, V> {
+    pub(crate) fn ready(&self, key: Asked<'_, K>, kept: Kept<V>) -> Ready<K, V> {
         self.own.ready(key, kept)
     }
 
     #[track_caller]
-    pub(crate) fn hold_off(&self, key: &K, seen: &Span, at: Moment) {
+    pub(crate) fn hold_off(&self, key: Asked<'_, K>, seen: &Span, at: Moment) {
         self.step().hold_off(key, seen, at);
     }
 
     #[track_caller]
-    pub(crate) fn go_alone(&self, key: &K, until: Moment) {
+    pub(crate) fn go_alone(&self, key: Asked<'_, K>, until: Moment) {
         self.step().go_alone(key, until);
     }
 
     #[track_caller]
-    pub(crate) fn goes_alone(&self, key: &K, now: Moment) -> bool {
+    pub(crate) fn goes_alone(&self, key: Asked<'_, K>, now: Moment) -> bool {
         self.step().goes_alone(key, now)
     }
 
     #[track_caller]
-    pub(crate) fn remove(&self, look: &Look<'_, K>) -> Displaced<K, V> {
-        self.step().remove(look)
+    pub(crate) fn remove(&self, key: Asked<'_, K>) -> Displaced<K, V> {
+        self.step().remove(key)
     }
 
     #[track_caller]

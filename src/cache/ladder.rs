@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::fleet::Mark;
 use crate::flight::{Join, Lead};
 use crate::freshness::{Phase, Windows};
-use crate::local::{Kept, Stamp};
+use crate::local::{Asked, Kept, Stamp};
 use crate::moment::Moment;
 use crate::stats::{Counts, End};
 
@@ -44,6 +44,8 @@ pub(super) type Borrowed<'l, K, V, E> =
 /// one that begins after it forgets the flight, which then stores nothing. What was looked for before
 /// the flight was boarded could be stored as unchanged though it was invalidated in between (seeded
 /// bug: `replaced_by_an_older_look`).
+///
+/// The lead is dropped first, for what is kept is the user's, and its `Drop` may panic.
 pub(super) struct Turn<'g, K, V, E> {
     pub(super) lead: Lead<'g, K, Filled<V>, E>,
     pub(super) kept: Option<Kept<V>>,
@@ -68,9 +70,11 @@ where
         // Before the look: the user's `Hash`, `Eq` and `Clone` run in it already, and the entry need
         // not be kept while the counters are looked for.
         let mut count = Count { counts: self.counters.here(), end: End::Panicked };
+        let key = self.local.asked(key);
+        let value = self.local.value(key);
         let now = self.clock.now();
         // What is found is not made a `Kept` before it must be: it would be copied once more.
-        let kept = match self.local.value(key) {
+        let kept = match value {
             Some(entry) if self.is_hit(&entry.stamp, now) => {
                 count.end = End::Hit;
                 let age = entry.stamp.span.age(now);
@@ -101,7 +105,7 @@ where
     #[cold]
     fn climb_counted(
         self: &Arc<Self>,
-        key: &K,
+        key: Asked<'_, K>,
         terms: Terms,
         loader: Loader<'_, K, V, E>,
         kept: Option<Kept<V>>,
@@ -121,7 +125,7 @@ where
 
     fn climb(
         self: &Arc<Self>,
-        key: &K,
+        key: Asked<'_, K>,
         terms: Terms,
         mut loader: Loader<'_, K, V, E>,
         kept: Option<Kept<V>>,
@@ -192,7 +196,7 @@ where
     /// Serves a value from its stale-while-revalidate window.
     fn answer_and_revalidate(
         self: &Arc<Self>,
-        key: &K,
+        key: Asked<'_, K>,
         terms: Terms,
         mut loader: Loader<'_, K, V, E>,
         kept: &Kept<V>,
@@ -201,9 +205,10 @@ where
         if now >= kept.stamp.refresh_from {
             if !matches!(loader, Loader::Borrowed(_)) {
                 self.refresh(key, kept);
-            } else if let Some(lead) = self.group.try_lead(key) {
+            } else if let Some(lead) = self.group.try_lead(key.hash, key.key) {
                 // A borrowed loader cannot run behind its caller's back. So one caller at a time
-                // loads for itself, and the others do not wait for it.
+                // loads for itself, and the others do not wait for it. Another's load may have ended
+                // since this one looked (seeded bug: `borrowed_without_a_second_look`).
                 let mut turn = self.turn(lead, key);
                 if let Some(newer) = self.overtaken(&mut turn, kept) {
                     return Ok(match self.give_way(turn.lead, newer) {
@@ -212,7 +217,8 @@ where
                     });
                 }
                 let lane = Lane::Foreground;
-                let loaded = self.load(turn, key, terms, lane, &mut loader);
+                let loaded = self.load(&mut turn, key, terms, lane, &mut loader);
+                drop(turn);
                 // The window may have ended meanwhile.
                 let now = self.clock.now();
                 match loaded {
@@ -236,7 +242,7 @@ where
     pub(super) fn turn<'g>(
         &self,
         mut lead: Lead<'g, K, Filled<V>, E>,
-        key: &K,
+        key: Asked<'_, K>,
     ) -> Turn<'g, K, V, E> {
         let kept = lead.sharing_panics(|_| self.local.get(key));
         Turn { lead, kept }
@@ -273,20 +279,20 @@ where
     /// The flight: another caller's load, or one of this call's own.
     fn fill(
         self: &Arc<Self>,
-        key: &K,
+        key: Asked<'_, K>,
         terms: Terms,
         loader: &mut Loader<'_, K, V, E>,
         times: &mut Times<'_>,
     ) -> Result<Answer<V>, E> {
         let deadline = terms.deadline;
         // Of what was heard before the call began, a load that it joins must know.
-        let began = self.remote.as_ref().map(|remote| remote.mark(&remote.key(key)));
+        let began = self.remote.as_ref().map(|remote| remote.mark(&remote.key(key.key)));
         // Whether what comes is of a load that this call set off, on whatever thread.
         let mut led = false;
         let mut join = self.join(key, deadline, Some(times.started))?;
         loop {
             let lead = match join {
-                Join::Landed(filled) => match self.landed(filled, led, terms, began)? {
+                Join::Landed(filled) => match self.landed(filled, led, terms, began, times)? {
                     Some(answer) => return Ok(answer),
                     // A value that is too old for this call.
                     None => {
@@ -298,62 +304,53 @@ where
             };
             // Another caller's load may have ended between the look at L1 and the boarding (seeded
             // bug: `lead_without_a_second_look`).
-            let Turn { mut lead, kept } = self.turn(lead, key);
-            let kept = match kept {
-                Some(kept) if self.is_current(&kept.stamp) => {
-                    let now = self.clock.now();
-                    if kept.stamp.span.is_fresh(now) {
-                        let copy = lead.sharing_panics(|_| kept.clone());
-                        lead.land(Ok(Filled::With(copy, Source::Local)))?;
-                        return Ok(kept.answer(Source::Local, now));
-                    }
-                    // It may have ended badly, too, and then it is too early for the next.
-                    let held_off = now < kept.stamp.refresh_from;
-                    if held_off && self.may_stand_in(&kept, terms.windows, now) {
-                        drop(lead);
-                        return Ok(kept.answer(Source::Stale(Why::Failed), now));
-                    }
-                    Some(kept)
+            let mut turn = self.turn(lead, key);
+            if let Some(kept) = turn.kept.take_if(|kept| self.is_current(&kept.stamp)) {
+                let now = self.clock.now();
+                if kept.stamp.span.is_fresh(now) {
+                    let copy = turn.lead.sharing_panics(|_| kept.clone());
+                    turn.lead.land(Ok(Filled::With(copy, Source::Local)))?;
+                    return Ok(kept.answer(Source::Local, now));
                 }
-                kept => kept,
-            };
+                // It may have ended badly, too, and then it is too early for the next.
+                let held_off = now < kept.stamp.refresh_from;
+                if held_off && self.may_stand_in(&kept, terms.windows, now) {
+                    drop(turn);
+                    return Ok(kept.answer(Source::Stale(Why::Failed), now));
+                }
+                turn.kept = Some(kept);
+            }
             led = true;
             let declared = matches!(loader, Loader::Declared(_));
-            let handed = if !declared || !self.workers_load || self.workers.is_worker() {
-                Handed::Back(lead)
-            } else {
-                self.load_on_worker(lead, key, terms)?
-            };
-            let ticket = match handed {
-                Handed::Over(ticket) => ticket,
-                Handed::Back(lead) => {
-                    let lane = Lane::Foreground;
-                    let filled = self.load(Turn { lead, kept }, key, terms, lane, loader)?;
-                    // On no fleet that was all, and its end has just been noted.
-                    if let (Filled::With(kept, _), None) = (&filled, &self.remote) {
-                        times.ended = Some(kept.stamp.span.loaded_at());
-                    }
-                    match self.landed(filled, led, terms, began)? {
-                        Some(answer) => return Ok(answer),
-                        None => {
-                            join = self.join(key, deadline, None)?;
-                            continue;
+            if declared && self.workers_load && !self.workers.is_worker() {
+                let Turn { lead, kept } = turn;
+                match self.load_on_worker(lead, key, terms)? {
+                    Handed::Back(lead) => turn = Turn { lead, kept },
+                    Handed::Over(ticket) => {
+                        let _lent = admission::lend();
+                        join = match self.group.follow_ticket(ticket, deadline)? {
+                            Some(join) => join,
+                            None => {
+                                led = false;
+                                self.group.join_by(key.hash, key.key, deadline, None)?
+                            }
+                        };
+                        if self.is_closed() && matches!(join, Join::Lead(_)) {
+                            return Err(Error::Closed);
                         }
+                        continue;
                     }
                 }
-            };
-            join = {
-                let _lent = admission::lend();
-                match self.group.follow_ticket(ticket, deadline)? {
-                    Some(join) => join,
-                    None => {
-                        led = false;
-                        self.group.join(key, deadline)?
-                    }
-                }
-            };
-            if self.is_closed() && matches!(join, Join::Lead(_)) {
-                return Err(Error::Closed);
+            }
+            let filled = self.load(&mut turn, key, terms, Lane::Foreground, loader)?;
+            drop(turn);
+            // On no fleet that was all, and its end has just been noted.
+            if let (Filled::With(kept, _), None) = (&filled, &self.remote) {
+                times.ended = Some(kept.stamp.span.loaded_at());
+            }
+            match self.landed(filled, led, terms, began, times)? {
+                Some(answer) => return Ok(answer),
+                None => join = self.join(key, deadline, None)?,
             }
         }
     }
@@ -361,29 +358,29 @@ where
     /// Waits for the key's flight, or leads one. A permit that this thread holds, because it is a
     /// loader that asks, is lent out for the wait: the load waited for may need it (seeded bug:
     /// `wait_with_a_permit`).
+    #[inline]
     fn join(
         &self,
-        key: &K,
+        key: Asked<'_, K>,
         deadline: Deadline,
         now: Option<Moment>,
     ) -> Result<Join<'_, K, Filled<V>, E>, E> {
         let _lent = admission::lend();
-        self.group.join_by(key, deadline, now)
+        self.group.join_by(key.hash, key.key, deadline, now)
     }
 
     /// What a leader does, on the calling thread: the fleet, if the cache is on one, then
     /// admission, loader, store, publish.
+    #[inline]
     pub(super) fn load(
         &self,
-        turn: Turn<'_, K, V, E>,
-        key: &K,
+        turn: &mut Turn<'_, K, V, E>,
+        key: Asked<'_, K>,
         terms: Terms,
         lane: Lane,
         loader: &mut Loader<'_, K, V, E>,
     ) -> Result<Filled<V>, E> {
-        // What is dropped last may panic.
-        let kept = turn.kept;
-        let mut lead = turn.lead;
+        let Turn { lead, kept } = turn;
         // An absence is nothing that could be replaced.
         let previous = kept.as_ref().filter(|kept| kept.found.is_some());
         let confirmed = self.remote.is_none();
@@ -397,14 +394,16 @@ where
 
     /// The answer that a landed flight is; `None` if it is stale and the call takes nothing so
     /// stale, or if it was loaded before a change that was heard of before the call began.
+    #[inline]
     fn landed(
         &self,
         filled: Filled<V>,
         led: bool,
         terms: Terms,
         began: Option<Mark>,
+        times: &Times<'_>,
     ) -> Result<Option<Answer<V>>, E> {
-        let now = self.clock.now();
+        let now = times.ended.unwrap_or_else(|| self.clock.now());
         let outdated = |kept: &Kept<V>| began.is_some_and(|began| kept.stamp.mark.is_before(began));
         match filled {
             Filled::With(kept, _) | Filled::Stale(kept) if outdated(&kept) => Ok(None),

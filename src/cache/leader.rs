@@ -9,7 +9,7 @@ use crate::error::{Error, TierError};
 use crate::fleet::{Heard, Held, Key, Mark, Reaction, Token};
 use crate::flight::Lead;
 use crate::freshness::{Lifetime, Phase, Span};
-use crate::local::{Displaced, Insertion, Kept, Stamp};
+use crate::local::{Asked, Displaced, Insertion, Kept, Stamp};
 use crate::moment::Moment;
 use crate::stats::{Counts, Event};
 
@@ -21,7 +21,7 @@ use super::{Fill, Filled, Load, Room, Source};
 /// A leader and what it brings.
 pub(super) struct Leader<'l, 'm, K, V, E> {
     pub(super) room: &'l Room<K, V, E>,
-    pub(super) key: &'l K,
+    pub(super) key: Asked<'l, K>,
     pub(super) terms: Terms,
     pub(super) lane: Lane,
     pub(super) loader: &'l mut Loader<'m, K, V, E>,
@@ -55,6 +55,7 @@ where
     E: Send + Sync + 'static,
 {
     /// Admission, loader, store, publish, in that order.
+    #[inline]
     pub(super) fn load(
         self,
         lead: &mut Lead<'_, K, Filled<V>, E>,
@@ -95,7 +96,7 @@ where
                 .filter(|kept| confirmed && room.is_current(&kept.stamp))
                 .and_then(|kept| kept.found.as_ref());
             let started = began.map_or_else(|| room.clock.exact(), |at| room.clock.at(at));
-            let load = Load { key, deadline, previous, token };
+            let load = Load { key: key.key, deadline, previous, token };
             let fill = match loader {
                 Loader::Declared(loader) => loader(&load),
                 Loader::Borrowed(loader) => loader(&load),
@@ -136,7 +137,7 @@ where
         remote: &Remote<K, V>,
     ) -> Result<Filled<V>, E> {
         let room = self.room;
-        let key = &remote.key(self.key);
+        let key = &remote.key(self.key.key);
         let shared = remote.shared();
         let mut budget = self.budget(shared.budget);
         let started = Instant::now();
@@ -340,7 +341,7 @@ where
             return Some(Kept { stamp: previous.stamp, ..found });
         }
         let kept = self.place(found, remote);
-        let ready = room.local.ready(key, kept.clone());
+        let ready = room.local.ready(*key, kept.clone());
         let mut displaced = Displaced::default();
         lead.if_boarded(|| room.local.store(ready, &mut displaced));
         Some(kept)
@@ -426,9 +427,10 @@ where
 {
     /// A loader's result as a flight carries it, stored in the shared tier if it is to be, and
     /// whether L1 is to store it, too.
+    #[inline]
     fn store_in_fleet(
         &self,
-        key: &K,
+        key: Asked<'_, K>,
         fill: std::result::Result<Fill<V>, E>,
         previous: Option<&V>,
         loaded: Loaded,
@@ -607,7 +609,7 @@ impl Drop for Attempt<'_> {
 /// is held off. Before the flight lands, or its followers would begin the next at once.
 struct BackOff<'a, K: Hash + Eq + Clone, V: Clone, E> {
     room: &'a Room<K, V, E>,
-    key: &'a K,
+    key: Asked<'a, K>,
     previous: Option<&'a Kept<V>>,
 }
 

@@ -30,7 +30,7 @@ use crate::error::{Error, TierError};
 use crate::fleet::Mark;
 use crate::flight::Group;
 use crate::freshness::{Phase, Policy};
-use crate::local::{Displaced, Kept, Local};
+use crate::local::{Asked, Displaced, Kept, Local};
 use crate::stats::{Counters, Gauges, Stats};
 use crate::sync::{AtomicBool, Ordering};
 use crate::workers::{LINGER, Workers};
@@ -143,17 +143,16 @@ impl<K, V, E> Room<K, V, E> {
     }
 
     /// Forgets a key in this process.
-    fn forget(&self, key: &K)
+    fn forget(&self, key: Asked<'_, K>)
     where
         K: Hash + Eq + Clone,
         V: Clone,
     {
-        let look = self.local.look(key);
         let mut removed = None;
         // In one step: a flight that is forgotten after the removal could store in between (seeded
         // bug: `remove_before_forget`), and one that is boarded before it could find there what it is
         // to replace (seeded bug: `forget_and_remove_in_two_steps`).
-        self.group.forget_and(key, || removed = Some(self.local.remove(&look)));
+        self.group.forget_and(key.hash, key.key, || removed = Some(self.local.remove(key)));
         drop(removed);
     }
 
@@ -321,7 +320,8 @@ where
     pub fn peek(&self, key: &K) -> Option<Answer<V>> {
         let room = &self.room;
         let now = room.clock.now();
-        let kept = room.local.get(key).filter(|kept| room.is_current(&kept.stamp))?;
+        let kept =
+            room.local.get(room.local.asked(key)).filter(|kept| room.is_current(&kept.stamp))?;
         match kept.stamp.span.phase(room.policy.windows, now) {
             Phase::Fresh => Some(kept.answer(Source::Local, now)),
             Phase::Stale if kept.found.is_some() => {
@@ -355,6 +355,8 @@ where
     /// ```
     pub fn put(&self, key: &K, fill: impl Into<Fill<V>>) -> Result<(), TierError> {
         let room = &self.room;
+        // First of all: nothing has been done if the user's `Hash` panics.
+        let asked = room.local.asked(key);
         let fill = fill.into();
         let (fleet_key, mark, at_most) = match &room.remote {
             None => (None, Mark::LOCAL, Duration::MAX),
@@ -379,13 +381,13 @@ where
         match filled {
             Some((kept, Some(_))) => {
                 // The weigher is the user's, and the others have been told.
-                let unknown = Unknown { room, key };
-                let mut ready = room.local.ready(key, kept);
+                let unknown = Unknown { room, key: asked };
+                let mut ready = room.local.ready(asked, kept);
                 std::mem::forget(unknown);
                 let mut displaced = Displaced::default();
                 // In one step: a load that boarded in between could store over it (seeded bug:
                 // `put_in_two_steps`).
-                room.group.forget_and(key, || {
+                room.group.forget_and(asked.hash, key, || {
                     // Of two at once the one that is second here may have been first there.
                     if writing.as_ref().is_some_and(|writing| !writing.is_alone()) {
                         ready.kept.stamp.mark = ready.kept.stamp.mark.outdated();
@@ -394,7 +396,7 @@ where
                 });
                 drop(displaced);
             }
-            _ => room.forget(key),
+            _ => room.forget(asked),
         }
         told
     }
@@ -432,11 +434,12 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn invalidate(&self, key: &K) -> Result<(), TierError> {
+        let asked = self.room.local.asked(key);
         // The shared tier first: what this process forgets before that, it could read there again.
         let remote = self.room.remote.as_ref().map(|remote| (remote, remote.key(key)));
         let _writing = remote.as_ref().map(|(remote, key)| remote.shared().write(key));
         let told = remote.as_ref().map_or(Ok(()), |(remote, key)| remote.invalidate(key));
-        self.room.forget(key);
+        self.room.forget(asked);
         told
     }
 
@@ -554,7 +557,7 @@ where
 /// Forgets a key when dropped, by a panic: others may know more of it by now.
 struct Unknown<'a, K: Hash + Eq + Clone, V: Clone, E> {
     room: &'a Room<K, V, E>,
-    key: &'a K,
+    key: Asked<'a, K>,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Drop for Unknown<'_, K, V, E> {

@@ -197,13 +197,14 @@ where
 
     fn begin(&self, key: &K, ended: &Sender<Ended>) -> Begun {
         let room = &self.cache.room;
-        if room.local.get(key).is_some_and(|kept| room.is_fresh(&kept)) {
+        let asked = room.local.asked(key);
+        if room.local.get(asked).is_some_and(|kept| room.is_fresh(&kept)) {
             return Begun::Before;
         }
         if room.loader.is_none() {
             return Begun::Never;
         }
-        if room.group.is_flying(key) {
+        if room.group.is_flying(asked.hash, key) {
             return Begun::Before;
         }
         let here = room.group.is_driven_here()
@@ -211,7 +212,7 @@ where
         let behind = room.behind();
         let job = Job {
             room: Arc::clone(room),
-            key: key.clone(),
+            key: asked.hashed(),
             flight: None,
             terms: if here { Terms { deadline: self.budget, ..behind } } else { behind },
             lane: Lane::Background,

@@ -10,7 +10,7 @@ use crate::deadline::Deadline;
 use crate::error::{Cap, Error};
 use crate::flight::{Detached, Lead, Ticket};
 use crate::freshness;
-use crate::local::Kept;
+use crate::local::{Asked, Hashed, Kept};
 use crate::moment::Moment;
 use crate::stats::Event;
 use crate::workers::Rejected;
@@ -27,7 +27,7 @@ where
     E: Send + Sync + 'static,
 {
     pub(super) room: Arc<Room<K, V, E>>,
-    pub(super) key: K,
+    pub(super) key: Hashed<K>,
     /// Taken when the job is run; `None` if it is to board its key itself.
     pub(super) flight: Option<Detached<Filled<V>, E>>,
     pub(super) terms: Terms,
@@ -55,7 +55,7 @@ where
 {
     pub(super) fn run(mut self) {
         let Some(loader) = &self.room.loader else { return };
-        let (room, key) = (&self.room, &self.key);
+        let (room, key) = (&self.room, self.key.asked());
         let mut report = Report { to: self.report.take(), ended: Ended::Badly };
         // A key that is boarded has callers following it, who must not wait for their turn behind
         // the background: a refresh that is not admitted at once is given up, and a prewarm, which
@@ -77,7 +77,7 @@ where
         let boards_itself = self.flight.is_none();
         let lead = match self.flight.take() {
             Some(flight) => flight.attach(&room.group),
-            None => room.group.try_lead(key),
+            None => room.group.try_lead(key.hash, key.key),
         };
         let Some(lead) = lead else {
             report.ended = Ended::Elsewhere;
@@ -91,7 +91,8 @@ where
             return;
         }
         let mut loader = Loader::Declared(loader.as_ref());
-        let loaded = room.load(turn, key, self.terms, self.lane, &mut loader);
+        let loaded = room.load(&mut turn, key, self.terms, self.lane, &mut loader);
+        drop(turn);
         report.ended = match loaded {
             Ok(Filled::With(..)) => Ended::Well,
             Err(Error::WouldBlock) => Ended::Elsewhere,
@@ -137,7 +138,7 @@ where
 {
     /// Refreshes a fresh entry if the draw says so.
     #[cold]
-    pub(super) fn refresh_early(self: &Arc<Self>, key: &K, kept: &Kept<V>, now: Moment) {
+    pub(super) fn refresh_early(self: &Arc<Self>, key: Asked<'_, K>, kept: &Kept<V>, now: Moment) {
         let cost = std::time::Duration::from_micros(kept.stamp.cost.into());
         let draw = freshness::unit_draw(fastrand::u64(..));
         let eagerness = self.policy.early_refresh;
@@ -150,11 +151,11 @@ where
 
     /// Has a worker load `key` anew, unless somebody is loading it. The flight is the mark that
     /// a refresh is under way, so there is no mark that could be left behind.
-    pub(super) fn refresh(self: &Arc<Self>, key: &K, kept: &Kept<V>) {
+    pub(super) fn refresh(self: &Arc<Self>, key: Asked<'_, K>, kept: &Kept<V>) {
         if self.loader.is_none() {
             return;
         }
-        let Some(lead) = self.group.try_lead(key) else { return };
+        let Some(lead) = self.group.try_lead(key.hash, key.key) else { return };
         // A refresh may have ended between the look at L1 and the boarding (seeded bug:
         // `refresh_without_a_second_look`).
         let mut turn = self.turn(lead, key);
@@ -164,7 +165,7 @@ where
         }
         let mut lead = turn.lead;
         // Cloned while the lead is a guard: the flight must not be left behind by a panic.
-        let key = lead.sharing_panics(|_| key.clone());
+        let key = lead.sharing_panics(|_| key.hashed());
         let Some(flight) = lead.detach_behind() else { return };
         let job = Job {
             room: Arc::clone(self),
@@ -191,11 +192,11 @@ where
     pub(super) fn load_on_worker<'r>(
         self: &'r Arc<Self>,
         mut lead: Lead<'r, K, Filled<V>, E>,
-        key: &K,
+        key: Asked<'_, K>,
         terms: Terms,
     ) -> Result<Handed<'r, K, Filled<V>, E>, Error<E>> {
         // Cloned while the lead is a guard: the flight must not be left behind by a panic.
-        let key = lead.sharing_panics(|_| key.clone());
+        let key = lead.sharing_panics(|_| key.hashed());
         let ticket = lead.ticket();
         let asked_by_a_loader = lead.is_nested();
         let Some(flight) = lead.detach() else { return Ok(Handed::Over(ticket)) };

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
 
 use crate::error::{Error, said};
 use crate::sync::{Arc, Handle};
 
 use super::waits::{self, Driven};
-use super::{FailurePolicy, Flight, Group, Outcome};
+use super::{Boarding, FailurePolicy, Flight, Group, Outcome};
 
 /// The duty to land a flight: its holder is the one caller who loads the key.
 ///
@@ -47,8 +48,10 @@ use super::{FailurePolicy, Flight, Group, Outcome};
 #[must_use = "dropping it abandons the flight"]
 pub struct Lead<'g, K, V, E> {
     pub(super) group: &'g Group<K, V, E>,
-    pub(super) hash: u64,
-    pub(super) flight: Handle<Flight<V, E>>,
+    pub(super) boarding: Boarding,
+    /// What those have of the flight who share it, if the holder knows of any: it has followed
+    /// itself, or the flight is boarded no more.
+    pub(super) flight: Option<Handle<Flight<V, E>>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     over: bool,
     /// Whether the holder has boarded the flight itself, and did not come to it by waiting.
@@ -61,13 +64,15 @@ pub struct Lead<'g, K, V, E> {
 }
 
 impl<'g, K, V, E> Lead<'g, K, V, E> {
-    pub(super) fn new(group: &'g Group<K, V, E>, hash: u64, flight: Handle<Flight<V, E>>) -> Self {
+    /// Of a flight that the caller has boarded just now.
+    #[inline]
+    pub(super) fn first(group: &'g Group<K, V, E>, boarding: Boarding) -> Self {
         let lead = Lead {
             group,
-            hash,
-            flight,
+            boarding,
+            flight: None,
             over: false,
-            is_first: false,
+            is_first: true,
             retired: None,
             _stays_here: PhantomData,
         };
@@ -75,19 +80,17 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
         lead
     }
 
-    fn driven(&self) -> Driven {
-        Driven { group: self.group.address(), hash: self.hash, flight: self.flight.address() }
+    /// Of a flight that the caller has come to by waiting.
+    pub(super) fn next(group: &'g Group<K, V, E>, flight: Handle<Flight<V, E>>) -> Self {
+        let mut lead = Lead::first(group, flight.boarding);
+        lead.flight = Some(flight);
+        lead.is_first = false;
+        lead
     }
 
-    /// Of a flight that the caller has boarded just now.
-    pub(super) fn first(
-        group: &'g Group<K, V, E>,
-        hash: u64,
-        flight: Handle<Flight<V, E>>,
-    ) -> Self {
-        let mut lead = Lead::new(group, hash, flight);
-        lead.is_first = true;
-        lead
+    fn driven(&self) -> Driven {
+        let Boarding { hash, number, .. } = self.boarding;
+        Driven { group: self.group.address(), hash, number }
     }
 
     /// Calls `loader` on this thread and lands the flight with what becomes of it.
@@ -139,12 +142,13 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     ///
     /// Caught here, whatever of the work it comes from. The bookkeeping is not done while unwinding,
     /// where a second panic, from a Drop of the user's, would abort the process.
+    #[inline]
     pub(crate) fn sharing_panics<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
         match catch_unwind(AssertUnwindSafe(|| work(self))) {
             Ok(done) => done,
             Err(payload) => {
                 if !self.over {
-                    self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)), |_| ());
+                    self.finish(Outcome::Panicked(said(payload.as_ref()).map(Arc::from)));
                 }
                 drop(self.retired.take());
                 resume_unwind(payload)
@@ -182,6 +186,7 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
 
     /// [`land`](Lead::land), with `store` called on the value under the registry's lock, if the
     /// flight is the boarded one still, before anyone gets to see the value. To be called once.
+    #[inline]
     pub(crate) fn land_storing(
         &mut self,
         result: Result<V, E>,
@@ -191,14 +196,20 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
         V: Clone,
     {
         match result {
-            Ok(value) => match self.finish(Outcome::Value(value), store) {
-                // Nobody can be waiting, so nobody else wants it.
-                Some(Outcome::Value(value)) => Ok(value),
-                _ => match self.flight.outcome() {
+            Ok(value) => {
+                let retired = self.retire(|| store(&value));
+                // Nobody is waiting, so nobody else wants it.
+                if self.is_alone() {
+                    self.close(retired);
+                    return Ok(value);
+                }
+                self.publish(Outcome::Value(value));
+                self.close(retired);
+                match self.flight.as_ref().and_then(|flight| flight.outcome()) {
                     Some(Outcome::Value(value)) => Ok(value.clone()),
                     _ => unreachable!("the flight has just landed with a value"),
-                },
-            },
+                }
+            }
             Err(error) => {
                 let error = Arc::new(error);
                 self.end(self.group.settings.on_failure, || Outcome::Failed(Arc::clone(&error)));
@@ -210,50 +221,54 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// Ends the flight without a value, as `policy` says.
     fn end(&mut self, policy: FailurePolicy, shared: impl FnOnce() -> Outcome<V, E>) {
         match policy {
-            FailurePolicy::Share => {
-                self.finish(shared(), |_| ());
-            }
+            FailurePolicy::Share => self.finish(shared()),
             FailurePolicy::HandOver => self.hand_over(),
-            FailurePolicy::RetryEach => {
-                self.finish(Outcome::Disbanded, |_| ());
-            }
+            FailurePolicy::RetryEach => self.finish(Outcome::Disbanded),
         }
     }
 
-    /// Retires the flight, then lands it. Gives the outcome back if it was of no interest to
-    /// anyone: once the flight is not boarded nobody can reach it who does not hold it already.
-    /// Who holds it may be on the way to its seat, so seats say nothing (seeded bug:
-    /// `only_the_seated_wait`).
+    /// Retires the flight, then lands it.
+    fn finish(&mut self, outcome: Outcome<V, E>) {
+        let retired = self.retire(|| ());
+        if !self.is_alone() {
+            self.publish(outcome);
+        }
+        self.close(retired);
+    }
+
+    /// Takes the flight out of the registry, the first step of a landing, with what is to be stored
+    /// in the same step.
     ///
     /// The flight lands whatever user code does here: `store` compares keys and may drop values,
     /// and the key that boarded the flight is dropped. What panics of it goes on when the
     /// followers have been served.
-    fn finish(&mut self, outcome: Outcome<V, E>, store: impl FnOnce(&V)) -> Option<Outcome<V, E>> {
+    fn retire(&mut self, store: impl FnOnce()) -> thread::Result<Option<K>> {
         self.over = true;
-        let store = || {
-            if let Outcome::Value(value) = &outcome {
-                store(value);
-            }
-        };
-        let Lead { group, hash, flight, .. } = self;
-        let retire = || group.registry.retire(*hash, flight, store);
-        let retired = catch_unwind(AssertUnwindSafe(retire));
-        // Alone with the flight, which is boarded no more: nobody follows it, and nobody can.
-        let alone = Handle::get_mut(flight).is_some();
-        let unseen = if alone {
-            Some(outcome)
-        } else {
+        let Lead { group, boarding, flight, .. } = self;
+        catch_unwind(AssertUnwindSafe(|| group.registry.retire(boarding, flight, store)))
+    }
+
+    /// Whether a retired flight is of no interest to anyone else: once it is not boarded nobody can
+    /// reach it who does not hold it already. Who holds it may be on the way to its seat, so seats say
+    /// nothing (seeded bug: `only_the_seated_wait`).
+    fn is_alone(&mut self) -> bool {
+        self.flight.as_mut().is_none_or(|flight| Handle::get_mut(flight).is_some())
+    }
+
+    fn publish(&self, outcome: Outcome<V, E>) {
+        if let Some(flight) = &self.flight {
             flight.land(outcome);
-            None
-        };
-        // What the key's, the value's and the store's code asks for from here on, it asks for when
-        // this load is over.
+        }
+    }
+
+    /// The last step of a landing. What the key's, the value's and the store's code asks for from here
+    /// on, it asks for when this load is over.
+    fn close(&mut self, retired: thread::Result<Option<K>>) {
         self.driven_no_more();
         match retired {
             Ok(key) => self.retired = key,
             Err(panic) => resume_unwind(panic),
         }
-        unseen
     }
 
     /// Lets a follower lead the flight in this caller's place. If there is none the flight ends:
@@ -263,9 +278,9 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// `hand_over_what_was_forgotten`).
     pub(super) fn hand_over(&mut self) {
         self.over = true;
-        let Lead { group, hash, flight, .. } = &*self;
-        if !group.registry.while_boarded(*hash, flight, || flight.hand_over()) {
-            self.finish(Outcome::Disbanded, |_| ());
+        let hand_over = |flight: Option<&Flight<V, E>>| flight.is_some_and(Flight::hand_over);
+        if !self.group.registry.while_boarded(&self.boarding, hand_over) {
+            self.finish(Outcome::Disbanded);
         }
         self.driven_no_more();
     }

@@ -28,7 +28,7 @@ use crate::moment::Moment;
 use crate::sync::{Arc, AtomicUsize, Mutex, OnceCell, Ordering, age};
 
 use self::seats::{Call, Place, Seats};
-use self::waits::WouldClose;
+use self::waits::{ThreadNo, WouldClose};
 
 /// What a flight lands with, as its followers get it.
 #[derive(Debug)]
@@ -41,7 +41,24 @@ enum Outcome<V, E> {
     Disbanded,
 }
 
-/// One load of one key.
+/// What a flight is from its boarding on, whether or not anybody follows it: what its leader knows
+/// it by, and what the registry has of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Boarding {
+    /// Of the key.
+    hash: u64,
+    /// Tells it apart from every other flight of its shard.
+    number: u64,
+    /// The thread that has boarded it.
+    driver: ThreadNo,
+    /// When, if its boarder had a clock or flights of this group can become overdue.
+    at: Option<Moment>,
+}
+
+/// One load of one key, as it is shared: by its leader and those who follow.
+///
+/// Most loads nobody follows. So a flight is a [`Boarding`] at first, and is made out of it by the
+/// first follower, under the registry's lock.
 ///
 /// # How the herd leaves
 ///
@@ -61,8 +78,7 @@ struct Flight<V, E> {
     /// The gate. Whether the flight has landed is decided under it: a follower sits down only
     /// after it has looked for the outcome here, the driver takes it after it has published.
     seats: Mutex<Seats>,
-    /// When it boarded, if flights of this group can become overdue.
-    boarded: Option<Moment>,
+    boarding: Boarding,
 }
 
 /// Who may wait, and for how long.
@@ -90,27 +106,22 @@ enum Followed<'f, V, E> {
 }
 
 impl<V, E> Flight<V, E> {
-    /// A flight driven by the calling thread.
-    fn new(boarded: Option<Moment>) -> Self {
-        Flight { outcome: OnceCell::new(), seats: Mutex::new(Seats::new()), boarded }
+    /// Whether this is it.
+    fn is(&self, boarding: &Boarding) -> bool {
+        self.boarding.number == boarding.number
     }
 
-    /// Tells it apart from every other flight there is.
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
+    /// A flight driven by the thread that has boarded it.
+    fn new(boarding: Boarding) -> Self {
+        let seats = Mutex::new(Seats::new(boarding.driver));
+        Flight { outcome: OnceCell::new(), seats, boarding }
     }
 
-    /// Whether its load takes longer than it should, and on another thread than this one: to a
-    /// thread that asks for what it is loading itself a second load is no help (seeded bug:
-    /// `own_flight_is_overdue`).
+    /// Whether its load takes longer than it should, on another thread than this one. It was boarded
+    /// so long ago.
     fn is_overdue(&self, max_age: Duration) -> bool {
-        let overdue = |since: Moment| age(since) >= max_age;
-        if !self.boarded.is_some_and(overdue) {
-            return false;
-        }
-        // Only now the gate: few flights get so old.
         let seats = self.seats.lock();
-        !seats.driven_here() && seats.handed_over().is_none_or(overdue)
+        !seats.driven_here() && seats.handed_over().is_none_or(|since| age(since) >= max_age)
     }
 
     /// Lands the flight and calls the first of its followers. The flight must not be boarded any

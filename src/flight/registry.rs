@@ -8,33 +8,44 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use crate::moment::Moment;
-use crate::sync::{Handle, KeyHasher, Mutex, MutexGuard, SHARDS};
+use crate::sync::{Handle, KeyHasher, Mutex, MutexGuard, SHARDS, age};
 
-use super::Flight;
+use super::waits::this_thread;
+use super::{Boarding, Flight};
 
 /// A map from key to flight, in shards, each behind its own mutex.
 ///
 /// Each shard is a hash map that keeps its keys' hashes. The user's `Hash` so runs once a call,
 /// before any lock is taken; under the lock run only `Eq` and `Clone` of the key, at boarding, and
-/// if they panic nothing has been changed yet. Retiring a flight looks for the flight itself and
-/// runs no code of the user's: a landing cannot fail.
+/// if they panic nothing has been changed yet. Retiring a flight looks for its number and runs no
+/// code of the user's: a landing cannot fail.
 pub(super) struct Registry<K, V, E> {
-    shards: Box<[CachePadded<Shard<K, V, E>>]>,
+    shards: Box<[Door<K, V, E>]>,
     hasher: KeyHasher,
 }
 
-type Shard<K, V, E> = Mutex<Table<K, V, E>>;
-type Table<K, V, E> = HashTable<Boarded<K, V, E>>;
+type Door<K, V, E> = CachePadded<Mutex<Shard<K, V, E>>>;
 
-struct Boarded<K, V, E> {
-    hash: u64,
-    key: K,
-    flight: Handle<Flight<V, E>>,
+struct Shard<K, V, E> {
+    boarded: HashTable<Boarded<K, V, E>>,
+    /// Flights that are boarded no more and have not landed yet, for they were forgotten or replaced:
+    /// those that are followed, each until its leader comes for it (seeded bugs:
+    /// `forgotten_with_its_followers`, `replaced_with_its_followers`).
+    unboarded: Vec<Handle<Flight<V, E>>>,
+    /// How many flights there have been.
+    count: u64,
 }
 
-/// What a caller became, with its flight.
+struct Boarded<K, V, E> {
+    boarding: Boarding,
+    key: K,
+    /// Made by the first who shares it.
+    flight: Option<Handle<Flight<V, E>>>,
+}
+
+/// What a caller became.
 pub(super) enum Role<V, E> {
-    Lead(Handle<Flight<V, E>>),
+    Lead(Boarding),
     Follow(Handle<Flight<V, E>>),
 }
 
@@ -43,7 +54,7 @@ const ROOM_KEPT: usize = 256;
 
 impl<K, V, E> Registry<K, V, E> {
     pub(super) fn new() -> Self {
-        let shard = || CachePadded::new(Mutex::new(HashTable::new()));
+        let shard = || CachePadded::new(Mutex::new(Shard::new()));
         Registry {
             shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
             hasher: KeyHasher::default(),
@@ -59,6 +70,7 @@ impl<K, V, E> Registry<K, V, E> {
 
     /// The flight boarded under `key`, or a new one that the caller leads. A flight older than
     /// `max_age` counts as none: a new one takes its place. `now` is the time, if it is known.
+    #[inline]
     pub(super) fn board(
         &self,
         hash: u64,
@@ -69,64 +81,93 @@ impl<K, V, E> Registry<K, V, E> {
     where
         K: Eq + Clone,
     {
-        let new = || Handle::new(Flight::new(now.or_else(|| max_age.map(|_| Moment::now()))));
         // Looked and boarded under one lock (seeded bug: `look_then_board`).
         let mut shard = self.shard(hash);
-        match shard.entry(hash, |boarded| boarded.key == *key, |boarded| boarded.hash) {
+        let Shard { boarded, unboarded, count } = &mut *shard;
+        let mut new = || {
+            *count += 1;
+            let at = now.or_else(|| max_age.map(|_| Moment::now()));
+            Boarding { hash, number: *count, driver: this_thread(), at }
+        };
+        match boarded.entry(hash, |there| there.key == *key, |there| there.boarding.hash) {
             Entry::Vacant(place) => {
-                let flight = new();
-                place.insert(Boarded { hash, key: key.clone(), flight: Handle::clone(&flight) });
-                Role::Lead(flight)
+                let boarding = new();
+                place.insert(Boarded { boarding, key: key.clone(), flight: None });
+                Role::Lead(boarding)
             }
-            Entry::Occupied(mut boarded) => {
-                let boarded = &mut boarded.get_mut().flight;
-                if max_age.is_some_and(|max_age| boarded.is_overdue(max_age)) {
-                    *boarded = new();
-                    return Role::Lead(Handle::clone(boarded));
+            Entry::Occupied(mut there) => {
+                let there = there.get_mut();
+                if max_age.is_some_and(|max_age| there.is_overdue(max_age)) {
+                    there.boarding = new();
+                    unboarded.extend(there.flight.take());
+                    return Role::Lead(there.boarding);
                 }
-                Role::Follow(Handle::clone(boarded))
+                Role::Follow(there.shared())
             }
         }
     }
 
-    /// Takes `flight` out, if it is still the one boarded: it may have been forgotten, or
+    /// Takes the flight out, if it is still the one boarded: it may have been forgotten, or
     /// replaced when it was overdue, and then the entry is its successor's (seeded bug:
-    /// `retire_without_ptr_eq`). If it is, and only then (seeded bug: `store_whoever_is_boarded`),
-    /// `store` is called under the same lock, so that no flight stores anything once another may be
-    /// boarded (seeded bug: `store_after_retiring`).
+    /// `retire_whoever_is_boarded`). If it is, and only then (seeded bug:
+    /// `store_whoever_is_boarded`), `store` is called under the same lock, so that no flight stores
+    /// anything once another may be boarded (seeded bug: `store_after_retiring`).
     ///
-    /// Returns the key, for the caller to drop when its work is done: the key's Drop is the
-    /// user's, and neither the lock nor the followers are to depend on it.
+    /// If anybody shares the flight, `shared` has it afterwards, even if `store` panics. Returns the key, for the caller to drop when its work is done:
+    /// the key's Drop is the user's, and neither the lock nor the followers are to depend on it.
+    #[inline]
     pub(super) fn retire(
         &self,
-        hash: u64,
-        flight: &Handle<Flight<V, E>>,
+        boarding: &Boarding,
+        shared: &mut Option<Handle<Flight<V, E>>>,
         store: impl FnOnce(),
     ) -> Option<K> {
-        let mut shard = self.shard(hash);
-        let boarded =
-            shard.find_entry(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).ok()?;
+        let mut shard = self.shard(boarding.hash);
+        let Ok(boarded) = shard.boarded.find_entry(boarding.hash, |there| there.is(boarding))
+        else {
+            if let Some(at) = shard.unboarded.iter().position(|flight| flight.is(boarding)) {
+                *shared = Some(shard.unboarded.swap_remove(at));
+                shard.give_room_back();
+            }
+            return None;
+        };
         let (retired, _) = boarded.remove();
+        if retired.flight.is_some() {
+            *shared = retired.flight;
+        }
         store();
-        give_room_back(&mut shard);
+        shard.give_room_back();
         Some(retired.key)
     }
 
-    /// Calls `then` if `flight` is the one boarded, and while it stays so; `false` if it is not.
+    /// Calls `then` if the flight is the one boarded, and while it stays so, with what those have of
+    /// it who share it; `false` if it is not.
     pub(super) fn while_boarded(
         &self,
-        hash: u64,
-        flight: &Handle<Flight<V, E>>,
-        then: impl FnOnce() -> bool,
+        boarding: &Boarding,
+        then: impl FnOnce(Option<&Flight<V, E>>) -> bool,
     ) -> bool {
-        let shard = self.shard(hash);
-        shard.find(hash, |boarded| Handle::ptr_eq(&boarded.flight, flight)).is_some() && then()
+        let shard = self.shard(boarding.hash);
+        let boarded = shard.boarded.find(boarding.hash, |there| there.is(boarding));
+        boarded.is_some_and(|there| then(there.flight.as_deref()))
     }
 
-    /// Whether the flight at this address is boarded.
-    pub(super) fn is_boarded(&self, hash: u64, flight: usize) -> bool {
-        let is_it = |boarded: &Boarded<K, V, E>| boarded.flight.address() == flight;
-        self.shard(hash).find(hash, is_it).is_some()
+    /// The flight, to be shared. One that is boarded no more and that nobody follows is the leader's
+    /// alone from now on.
+    #[cfg(feature = "cache")]
+    pub(super) fn share(&self, boarding: &Boarding) -> Handle<Flight<V, E>> {
+        let mut shard = self.shard(boarding.hash);
+        if let Some(there) = shard.boarded.find_mut(boarding.hash, |there| there.is(boarding)) {
+            return there.shared();
+        }
+        let unboarded = shard.unboarded.iter().find(|flight| flight.is(boarding));
+        unboarded.map_or_else(|| Handle::new(Flight::new(*boarding)), Handle::clone)
+    }
+
+    /// Whether the flight of this number is boarded.
+    pub(super) fn is_boarded(&self, hash: u64, number: u64) -> bool {
+        let is_it = |there: &Boarded<K, V, E>| there.boarding.number == number;
+        self.shard(hash).boarded.find(hash, is_it).is_some()
     }
 
     /// Takes out whatever flight is boarded under `key`. `then` is called under the same lock,
@@ -136,10 +177,15 @@ impl<K, V, E> Registry<K, V, E> {
         K: Eq,
     {
         let mut shard = self.shard(hash);
-        let boarded = shard.find_entry(hash, |boarded| boarded.key == *key);
+        let Shard { boarded, unboarded, .. } = &mut *shard;
+        let boarded = boarded.find_entry(hash, |there| there.key == *key);
         let forgotten = boarded.ok().map(|boarded| boarded.remove().0);
+        let forgotten = forgotten.map(|boarded| {
+            unboarded.extend(boarded.flight);
+            boarded.key
+        });
         then();
-        give_room_back(&mut shard);
+        shard.give_room_back();
         drop(shard);
         forgotten.is_some()
     }
@@ -150,14 +196,16 @@ impl<K, V, E> Registry<K, V, E> {
     where
         K: Eq,
     {
-        self.shard(hash).find(hash, |boarded| boarded.key == *key).is_some()
+        self.shard(hash).boarded.find(hash, |there| there.key == *key).is_some()
     }
 
     /// When the oldest flight was boarded, of those that were boarded by a caller with a clock.
     #[cfg(feature = "cache")]
     pub(super) fn oldest(&self) -> Option<Moment> {
-        let boarded = |boarded: &Boarded<K, V, E>| boarded.flight.boarded;
-        self.shards.iter().filter_map(|shard| shard.lock().iter().filter_map(boarded).min()).min()
+        let oldest = |shard: &Door<K, V, E>| {
+            shard.lock().boarded.iter().filter_map(|there| there.boarding.at).min()
+        };
+        self.shards.iter().filter_map(oldest).min()
     }
 
     /// Takes out every flight. `then` is called under the locks of all shards. Nobody who holds one
@@ -165,7 +213,11 @@ impl<K, V, E> Registry<K, V, E> {
     #[cfg(feature = "cache")]
     pub(super) fn forget_all(&self, then: impl FnOnce()) {
         let mut shards: Vec<_> = self.shards.iter().map(|shard| shard.lock()).collect();
-        let take = |shard: &mut MutexGuard<'_, Table<K, V, E>>| std::mem::take(&mut **shard);
+        let take = |shard: &mut MutexGuard<'_, Shard<K, V, E>>| {
+            let Shard { boarded, unboarded, .. } = &mut **shard;
+            unboarded.extend(boarded.iter_mut().filter_map(|there| there.flight.take()));
+            std::mem::take(boarded)
+        };
         let forgotten: Vec<_> = shards.iter_mut().map(take).collect();
         then();
         drop(shards);
@@ -173,18 +225,52 @@ impl<K, V, E> Registry<K, V, E> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().boarded.len()).sum()
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Table<K, V, E>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V, E>> {
         // The table uses the lowest bits for the place and the highest seven as its tag.
         self.shards[(hash >> 40) as usize % SHARDS].lock()
     }
 }
 
-/// A herd over very many keys leaves no table of its size behind.
-fn give_room_back<T>(shard: &mut HashTable<T>) {
-    if shard.is_empty() && shard.capacity() > ROOM_KEPT {
-        *shard = HashTable::new();
+impl<K, V, E> Shard<K, V, E> {
+    fn new() -> Self {
+        Shard { boarded: HashTable::new(), unboarded: Vec::new(), count: 0 }
+    }
+
+    /// A herd over very many keys leaves no table of its size behind.
+    fn give_room_back(&mut self) {
+        if self.boarded.is_empty() && self.boarded.capacity() > ROOM_KEPT {
+            self.boarded = HashTable::new();
+        }
+        if self.unboarded.is_empty() && self.unboarded.capacity() > ROOM_KEPT {
+            self.unboarded = Vec::new();
+        }
+    }
+}
+
+impl<K, V, E> Boarded<K, V, E> {
+    fn is(&self, boarding: &Boarding) -> bool {
+        self.boarding.number == boarding.number
+    }
+
+    fn shared(&mut self) -> Handle<Flight<V, E>> {
+        let flight = || Handle::new(Flight::new(self.boarding));
+        Handle::clone(self.flight.get_or_insert_with(flight))
+    }
+
+    /// Whether its load takes longer than it should, and on another thread than this one: to a
+    /// thread that asks for what it is loading itself a second load is no help (seeded bug:
+    /// `own_flight_is_overdue`).
+    fn is_overdue(&self, max_age: Duration) -> bool {
+        if self.boarding.at.is_none_or(|at| age(at) < max_age) {
+            return false;
+        }
+        match &self.flight {
+            None => !self.boarding.driver.is_here(),
+            // It may be another's by now. Few flights get so old that their gate is taken for this.
+            Some(flight) => flight.is_overdue(max_age),
+        }
     }
 }

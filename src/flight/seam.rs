@@ -1,5 +1,8 @@
 //! What a cache needs of flights: a lead that travels to a worker, and stores and forgets that are
 //! one step with what the registry does.
+//!
+//! A cache hashes a key once, for all it has to do with it. So it brings the hash along, of one hasher
+//! for all calls of a group.
 
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -17,17 +20,16 @@ use super::waits::{self, ThreadNo};
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// Makes the caller lead, if nobody does.
-    pub(crate) fn try_lead(&self, key: &K) -> Option<Lead<'_, K, V, E>> {
-        let hash = self.registry.hash(key);
+    pub(crate) fn try_lead(&self, hash: u64, key: &K) -> Option<Lead<'_, K, V, E>> {
         match self.board(hash, key, Some(Moment::now())) {
-            Ok(Role::Lead(flight)) => Some(Lead::first(self, hash, flight)),
+            Ok(Role::Lead(boarding)) => Some(Lead::first(self, boarding)),
             _ => None,
         }
     }
 
     /// Whether a flight is boarded under `key`.
-    pub(crate) fn is_flying(&self, key: &K) -> bool {
-        self.registry.has(self.registry.hash(key), key)
+    pub(crate) fn is_flying(&self, hash: u64, key: &K) -> bool {
+        self.registry.has(hash, key)
     }
 
     /// Waits for the flight that the ticket is for; `None` if the key is to be asked for anew.
@@ -37,12 +39,12 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         deadline: Deadline,
     ) -> Result<Option<Join<'_, K, V, E>>, Error<E>> {
         let started = deadline.instant().map(|_| Instant::now());
-        self.follow(ticket.hash, ticket.flight, deadline, started, false)
+        self.follow(ticket.0, deadline, started, false)
     }
 
     /// [`forget`](Group::forget), and calls `then` before anybody else can board the key.
-    pub(crate) fn forget_and(&self, key: &K, then: impl FnOnce()) -> bool {
-        self.registry.forget(self.registry.hash(key), key, then)
+    pub(crate) fn forget_and(&self, hash: u64, key: &K, then: impl FnOnce()) -> bool {
+        self.registry.forget(hash, key, then)
     }
 }
 
@@ -66,7 +68,7 @@ impl<K, V, E> Group<K, V, E> {
 impl<K, V, E> Lead<'_, K, V, E> {
     /// Calls `store` under the registry's lock, if the flight is the boarded one still. It goes on.
     pub(crate) fn if_boarded(&self, store: impl FnOnce()) {
-        self.group.registry.while_boarded(self.hash, &self.flight, || {
+        self.group.registry.while_boarded(&self.boarding, |_| {
             store();
             true
         });
@@ -75,7 +77,7 @@ impl<K, V, E> Lead<'_, K, V, E> {
     /// When the holder boarded the flight, if it did and has read the clock for it. It has not waited
     /// since, or not for this flight.
     pub(crate) fn boarded(&self) -> Option<Moment> {
-        self.flight.boarded.filter(|_| self.is_first)
+        self.boarding.at.filter(|_| self.is_first)
     }
 
     /// Whether this thread drives another flight besides: it runs a loader that asks.
@@ -84,8 +86,9 @@ impl<K, V, E> Lead<'_, K, V, E> {
     }
 
     /// A ticket to follow the flight by.
-    pub(crate) fn ticket(&self) -> Ticket<V, E> {
-        Ticket { hash: self.hash, flight: Handle::clone(&self.flight) }
+    pub(crate) fn ticket(&mut self) -> Ticket<V, E> {
+        let share = || self.group.registry.share(&self.boarding);
+        Ticket(Handle::clone(self.flight.get_or_insert_with(share)))
     }
 
     /// Gives the duty up without ending the flight, for another thread to take with
@@ -93,17 +96,19 @@ impl<K, V, E> Lead<'_, K, V, E> {
     /// not wait for that thread may take it. `None` if one of the followers is such a caller: it
     /// has the duty now.
     pub(crate) fn detach(mut self) -> Option<Detached<V, E>> {
-        let let_go = self.flight.let_go();
+        let ticket = self.ticket();
+        let let_go = ticket.0.let_go();
         self.driven_no_more();
-        let_go.then(|| Detached(self.ticket()))
+        let_go.then_some(Detached(ticket))
     }
 
     /// The same, for a thread that will come to it when there is nothing else to do: any caller may
     /// take it. `None` if there is one already.
     pub(crate) fn detach_behind(mut self) -> Option<Detached<V, E>> {
-        let left = self.flight.leave_behind();
+        let ticket = self.ticket();
+        let left = ticket.0.leave_behind();
         self.driven_no_more();
-        left.then(|| Detached(self.ticket()))
+        left.then_some(Detached(ticket))
     }
 }
 
@@ -144,10 +149,7 @@ impl<V, E> Flight<V, E> {
 pub(crate) struct Detached<V, E>(Ticket<V, E>);
 
 /// The right to follow one flight.
-pub(crate) struct Ticket<V, E> {
-    pub(super) hash: u64,
-    pub(super) flight: Handle<Flight<V, E>>,
-}
+pub(crate) struct Ticket<V, E>(Handle<Flight<V, E>>);
 
 impl<V, E> Detached<V, E> {
     /// The calling thread drives the flight, which is one of `group`'s; `None` if another has
@@ -160,8 +162,7 @@ impl<V, E> Detached<V, E> {
 impl<V, E> Ticket<V, E> {
     /// The calling thread drives the flight, which is one of `group`'s, if nobody else does.
     pub(crate) fn take_over<'g, K>(&self, group: &'g Group<K, V, E>) -> Option<Lead<'g, K, V, E>> {
-        let lead = || Lead::new(group, self.hash, Handle::clone(&self.flight));
-        self.flight.take_over().then(lead)
+        self.0.take_over().then(|| Lead::next(group, Handle::clone(&self.0)))
     }
 }
 

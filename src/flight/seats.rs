@@ -116,9 +116,9 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    pub(super) fn new() -> Seats {
+    pub(super) fn new(driver: ThreadNo) -> Seats {
         Seats {
-            driver: waits::this_thread(),
+            driver,
             handed_over: None,
             behind: false,
             seats: Vec::new(),
@@ -132,7 +132,7 @@ impl Seats {
 
     /// Whether the calling thread is the one that will land this flight.
     pub(super) fn driven_here(&self) -> bool {
-        self.driver == waits::this_thread()
+        self.driver.is_here()
     }
 
     /// When the load that was begun last was begun, if it was not the first.

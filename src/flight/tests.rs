@@ -9,7 +9,8 @@ type Numbers = Flight<u64, String>;
 
 /// A flight led by another thread than this one, so that this one may follow it.
 fn flight() -> Numbers {
-    thread::spawn(|| Flight::new(None)).join().unwrap()
+    let driver = thread::spawn(waits::this_thread).join().unwrap();
+    Flight::new(Boarding { hash: 0, number: 1, driver, at: None })
 }
 
 /// Takes a seat for this thread, with a deadline that has passed. The first to come has a row of

@@ -25,6 +25,11 @@ impl ThreadNo {
     /// edge leads here for longer than it takes a free thread to begin: a thread that drives a
     /// flight takes over one that nobody drives, rather than wait for it.
     pub(super) const NOBODY: ThreadNo = ThreadNo(0);
+
+    /// Whether it is the calling thread.
+    pub(super) fn is_here(self) -> bool {
+        self == this_thread()
+    }
 }
 
 local! {
@@ -35,12 +40,13 @@ local! {
     static DRIVEN: RefCell<ManuallyDrop<AllDriven>> = RefCell::new(ManuallyDrop::new(AllDriven::NONE));
 }
 
-/// A flight that a thread drives. By address: all three are there until it is driven no more.
+/// A flight that a thread drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Driven {
+    /// By its address: it is there until the flight is driven no more.
     pub(super) group: usize,
     pub(super) hash: u64,
-    pub(super) flight: usize,
+    pub(super) number: u64,
 }
 
 /// The flights a thread drives. One is the rule, and needs no memory of its own; a thread that holds
@@ -52,6 +58,10 @@ struct AllDriven {
 
 impl AllDriven {
     const NONE: AllDriven = AllDriven { one: None, more: BTreeSet::new() };
+
+    fn is_empty(&self) -> bool {
+        self.one.is_none() && self.more.is_empty()
+    }
 }
 
 /// Looks into what this thread drives. Nobody else's code runs meanwhile, so it is never borrowed.
@@ -104,7 +114,7 @@ pub(super) fn end_driving(driven: Driven) {
 
 /// Whether the calling thread drives a flight.
 pub(super) fn is_driving() -> bool {
-    driven_here(|all| all.one.is_some() || !all.more.is_empty())
+    driven_here(|all| !all.is_empty())
 }
 
 /// Whether the calling thread drives more than one.
@@ -120,13 +130,14 @@ pub(super) fn driving(
     hashes: RangeInclusive<u64>,
     such: impl Fn(&Driven) -> bool,
 ) -> usize {
-    let first = Driven { group, hash: *hashes.start(), flight: 0 };
-    let last = Driven { group, hash: *hashes.end(), flight: usize::MAX };
+    let first = Driven { group, hash: *hashes.start(), number: 0 };
+    let last = Driven { group, hash: *hashes.end(), number: u64::MAX };
     driven_here(|all| {
-        let one = all.one.iter().filter(|one| (first..=last).contains(one));
-        if all.more.is_empty() {
-            return one.filter(|one| such(one)).count();
+        // Most threads that ask drive none.
+        if all.is_empty() {
+            return 0;
         }
+        let one = all.one.iter().filter(|one| (first..=last).contains(one));
         one.chain(all.more.range(first..=last)).filter(|driven| such(driven)).count()
     })
 }

@@ -31,6 +31,24 @@ pub fn what_is_stale_is_refreshed_once() {
     });
 }
 
+pub fn what_is_stale_is_loaded_once_by_its_callers() {
+    const NAME: &str = "what_is_stale_is_loaded_once_by_its_callers";
+    explore(NAME, 2, None, 270, || {
+        let row = Row::new();
+        let clock = Clock::manual();
+        let shop = shop().clock(clock.clone()).stale_while_revalidate(STALE).build().unwrap();
+        shop.put(&KEY, 0).unwrap();
+        clock.advance(FRESH);
+        let got = {
+            let (shop, row) = (shop.clone(), row.clone());
+            together(2, move |_| value(shop.get_with(&KEY, |_| Ok(row.load()))))
+        };
+        assert!(got.iter().all(|got| [0, 1].contains(got)));
+        settled(&shop);
+        assert_eq!(row.loads(), 1, "loaded again what was fresh");
+    });
+}
+
 pub fn a_refresh_that_is_not_admitted_leaves_no_mark() {
     const NAME: &str = "a_refresh_that_is_not_admitted_leaves_no_mark";
     explore(NAME, 3, Some(2), 340, || {

@@ -57,7 +57,7 @@ fn cap_among(desk: Desk, others: usize, cap: usize, other: u64) {
 pub fn a_late_follower_gives_its_place_back() {
     const NAME: &str = "a_late_follower_gives_its_place_back";
     let capped = |cap| Group::builder().max_followers_per_key(cap).max_followers(cap).build();
-    explore(NAME, 2, None, 640, move || time_out_among(capped(1), 1));
+    explore(NAME, 2, None, 540, move || time_out_among(capped(1), 1));
     explore(NAME, 3, Some(3), 1400, move || time_out_among(capped(2), 2));
 }
 

@@ -22,7 +22,7 @@ pub fn an_abandoned_flight_is_led_by_a_follower() {
 pub fn a_late_promotion_passes_the_flight_on() {
     const NAME: &str = "a_late_promotion_passes_the_flight_on";
     let policy = FailurePolicy::HandOver;
-    explore(NAME, 2, None, 1900, move || abandon_among(2, 1, 1, policy));
+    explore(NAME, 2, None, 1780, move || abandon_among(2, 1, 1, policy));
     explore(NAME, 3, Some(3), 1100, move || abandon_among(3, 1, 1, policy));
     explore(NAME, 3, Some(3), 1200, move || abandon_among(3, 1, 2, policy));
     explore(NAME, 4, Some(2), 680, move || abandon_among(4, 1, 2, policy));
@@ -31,7 +31,7 @@ pub fn a_late_promotion_passes_the_flight_on() {
 pub fn an_abandoned_flight_is_shared_if_told_to() {
     const NAME: &str = "an_abandoned_flight_is_shared_if_told_to";
     let policy = FailurePolicy::Share;
-    explore(NAME, 2, None, 1000, move || abandon_among(2, 1, 1, policy));
+    explore(NAME, 2, None, 870, move || abandon_among(2, 1, 1, policy));
     explore(NAME, 3, Some(3), 540, move || abandon_among(3, 1, 1, policy));
 }
 
@@ -77,7 +77,7 @@ pub fn each_retries_for_itself() {
 
 fn nobody_shares_under(name: &str, policy: FailurePolicy) {
     explore(name, 2, None, 44, move || nobody_shares(policy, 2, 0, End::FirstFails));
-    explore(name, 2, None, 1000, move || nobody_shares(policy, 2, 1, End::Failure));
+    explore(name, 2, None, 870, move || nobody_shares(policy, 2, 1, End::Failure));
     explore(name, 3, Some(3), 610, move || nobody_shares(policy, 3, 1, End::FirstFails));
     explore(name, 3, Some(3), 510, move || nobody_shares(policy, 3, 0, End::Failure));
     explore(name, 4, Some(2), 480, move || nobody_shares(policy, 4, 1, End::FirstFails));

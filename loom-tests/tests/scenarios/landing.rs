@@ -20,8 +20,8 @@ pub fn every_follower_is_called() {
 
 pub fn a_deadline_fires_at_any_point() {
     const NAME: &str = "a_deadline_fires_at_any_point";
-    explore(NAME, 2, None, 1200, herd(2, 1, End::Value));
-    explore(NAME, 2, None, 1800, herd(2, 2, End::Value));
+    explore(NAME, 2, None, 1080, herd(2, 1, End::Value));
+    explore(NAME, 2, None, 1550, herd(2, 2, End::Value));
     explore(NAME, 3, Some(3), 540, herd(3, 1, End::Value));
     explore(NAME, 3, Some(3), 720, herd(3, 2, End::Value));
     explore(NAME, 4, Some(2), 440, herd(4, 1, End::Value));
@@ -31,7 +31,7 @@ pub fn a_deadline_fires_at_any_point() {
 pub fn a_panic_is_not_a_hang() {
     const NAME: &str = "a_panic_is_not_a_hang";
     explore(NAME, 2, None, 44, herd(2, 0, End::Panic));
-    explore(NAME, 2, None, 1000, herd(2, 1, End::Panic));
+    explore(NAME, 2, None, 870, herd(2, 1, End::Panic));
     explore(NAME, 3, Some(3), 540, herd(3, 1, End::Panic));
     explore(NAME, 4, Some(2), 440, herd(4, 1, End::Panic));
 }
@@ -39,7 +39,7 @@ pub fn a_panic_is_not_a_hang() {
 pub fn a_failure_is_not_remembered() {
     const NAME: &str = "a_failure_is_not_remembered";
     explore(NAME, 2, None, 140, twice(2, 0, End::Failure));
-    explore(NAME, 2, None, 3000, twice(2, 1, End::Failure));
+    explore(NAME, 2, None, 2650, twice(2, 1, End::Failure));
     explore(NAME, 3, Some(3), 1100, twice(3, 1, End::Failure));
     explore(NAME, 4, Some(2), 710, twice(4, 1, End::Failure));
 }

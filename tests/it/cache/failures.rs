@@ -410,6 +410,46 @@ fn panics_once(workers: Option<usize>, code: &'static str, nth: usize, occasion:
     panicked
 }
 
+/// What is stored has to be found first if it replaces something, and the user's `Eq` may panic. The
+/// value is there all the same, for those who wait.
+#[test]
+fn a_panic_in_a_store_costs_no_follower() {
+    watched(|| {
+        let mut panics = 0;
+        for nth in 1.. {
+            let clock = Clock::manual();
+            let mine = Mine(Arc::default());
+            let builder = Cache::<Key, Value, String>::builder("bad").clock(clock.clone());
+            let cache = builder.ttl(secs(10)).build().unwrap();
+            let value = |n| Value(n, mine.clone());
+            let bad = Key(0, mine.clone());
+            cache.put(&bad, value(1)).unwrap();
+            clock.advance(secs(12));
+            let (got, panicked) = thread::scope(|s| {
+                let mut follower = None;
+                let call = || {
+                    cache.get_with(&bad, |_| {
+                        follower = Some(s.spawn(|| cache.get_with(&bad, |_| Ok(value(3)))));
+                        wait_for_followers(&cache, 1);
+                        mine.0.arm("Key::eq", nth);
+                        Ok(value(2))
+                    })
+                };
+                let _ = catch_unwind(AssertUnwindSafe(call));
+                let panicked = !mine.0.disarm();
+                (follower.unwrap().join().unwrap(), panicked)
+            });
+            assert_eq!(got.unwrap().value().unwrap().0, 2, "call {nth}");
+            wait_for_quiet(&cache);
+            if !panicked {
+                break;
+            }
+            panics += 1;
+        }
+        assert!(panics > 0);
+    });
+}
+
 #[test]
 fn a_call_that_ends_with_a_panic_of_the_users_counts_as_one() {
     watched(|| {

@@ -9,6 +9,7 @@ use std::thread::{self, LocalKey};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
+use onefill::fleet::{FleetKey, KeyEncoder};
 use onefill::{Answer, Cache, CacheBuilder, Clock, Error, Source, Why};
 
 /// No test takes nearly as long, on a busy machine either.
@@ -254,8 +255,8 @@ pub(crate) fn reads(origin: &Arc<Origin>) -> impl Fn(&Load<'_>) -> Result<u64, S
     move |_| origin.read()
 }
 
-/// A key in whose hashing, and in whose cloning, a test can step in: between the steps of a call,
-/// most of which begin with a hash.
+/// A key in whose hashing, and in whose cloning, a test can step in: between the steps of a call.
+/// So it can where the key is written down for a fleet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Trapped(pub(crate) u64);
 
@@ -265,6 +266,7 @@ type Trap = (usize, Box<dyn FnOnce()>);
 thread_local! {
     static IN_HASH: RefCell<Option<Trap>> = const { RefCell::new(None) };
     static IN_CLONE: RefCell<Option<Trap>> = const { RefCell::new(None) };
+    static IN_WRITING: RefCell<Option<Trap>> = const { RefCell::new(None) };
 }
 
 fn step_on(trap: &'static LocalKey<RefCell<Option<Trap>>>) {
@@ -304,6 +306,13 @@ impl Clone for Trapped {
     }
 }
 
+impl FleetKey for Trapped {
+    fn encode(&self, out: &mut KeyEncoder) {
+        step_on(&IN_WRITING);
+        self.0.encode(out);
+    }
+}
+
 /// Calls `step_in` at the `n`th hash from now on that this thread makes in `call`. Returns whether
 /// there were as many.
 pub(crate) fn at_hash<R>(
@@ -312,6 +321,15 @@ pub(crate) fn at_hash<R>(
     call: impl FnOnce() -> R,
 ) -> (R, bool) {
     with_trap(&IN_HASH, n, step_in, call)
+}
+
+/// The same where the key is written down for the `n`th time.
+pub(crate) fn at_writing<R>(
+    n: usize,
+    step_in: impl FnOnce() + 'static,
+    call: impl FnOnce() -> R,
+) -> (R, bool) {
+    with_trap(&IN_WRITING, n, step_in, call)
 }
 
 /// The same at the `n`th clone.
