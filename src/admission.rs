@@ -17,8 +17,6 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
-
 use crate::deadline::Deadline;
 use crate::sync::{Arc, Condvar, Mutex, local};
 
@@ -104,13 +102,53 @@ struct Held {
 }
 
 local! {
-    /// The permits this thread holds, one of each admission at most. Without a destructor, so that
-    /// a load in the destructor of another variable of the thread finds it; while empty it owns
-    /// nothing, and one permit, which is the rule, needs no memory of its own.
-    static HELD: RefCell<ManuallyDrop<Holds>> = RefCell::new(ManuallyDrop::new(Holds::new_const()));
+    /// The permits this thread holds. Without a destructor, so that a load in the destructor of
+    /// another variable of the thread finds it; while it is empty it owns nothing.
+    static HELD: RefCell<ManuallyDrop<Holds>> = RefCell::new(ManuallyDrop::new(Holds::NONE));
 }
 
-type Holds = SmallVec<[Held; 1]>;
+/// The permits a thread holds, one of each admission at most. One is the rule, and needs no memory of
+/// its own.
+struct Holds {
+    one: Option<Held>,
+    more: Vec<Held>,
+}
+
+impl Holds {
+    const NONE: Holds = Holds { one: None, more: Vec::new() };
+
+    fn is_empty(&self) -> bool {
+        self.one.is_none() && self.more.is_empty()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Held> {
+        self.one.iter_mut().chain(&mut self.more)
+    }
+
+    fn of(&mut self, admission: &Arc<Admission>) -> Option<&mut Held> {
+        self.iter_mut().find(|held| Arc::ptr_eq(&held.admission, admission))
+    }
+
+    fn add(&mut self, held: Held) {
+        match self.one {
+            None => self.one = Some(held),
+            Some(_) => self.more.push(held),
+        }
+    }
+
+    fn remove(&mut self, admission: &Arc<Admission>) {
+        let is_it = |held: &Held| Arc::ptr_eq(&held.admission, admission);
+        if self.one.as_ref().is_some_and(is_it) {
+            self.one = None;
+        } else {
+            self.more.retain(|held| !is_it(held));
+            // An empty one still has its room, which nobody would free when the thread ends.
+            if self.more.is_empty() {
+                self.more = Vec::new();
+            }
+        }
+    }
+}
 
 /// Looks into what this thread holds. Nobody else's code runs meanwhile, so it is never borrowed.
 fn held_here<R>(look: impl FnOnce(&mut Holds) -> R) -> R {
@@ -179,7 +217,7 @@ impl Admission {
     /// stopped waiting: it has it back from now on.
     fn enter_nested(self: &Arc<Self>) -> Option<Permit<'_>> {
         let was_lent = held_here(|all| {
-            let held = all.iter_mut().find(|held| Arc::ptr_eq(&held.admission, self))?;
+            let held = all.of(self)?;
             held.guards += 1;
             Some((!std::mem::replace(&mut held.out, true)).then_some(held.lane))
         })?;
@@ -192,7 +230,7 @@ impl Admission {
     /// Notes that this thread holds a permit, which is counted as out already.
     fn hold(self: &Arc<Self>, lane: Lane) -> Permit<'_> {
         let held = Held { admission: Arc::clone(self), lane, guards: 1, out: true };
-        held_here(|all| all.push(held));
+        held_here(|all| all.add(held));
         Permit { admission: self, _stays_here: PhantomData }
     }
 
@@ -280,17 +318,13 @@ impl Desk {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let was_out = held_here(|all| {
-            let at = all.iter().position(|held| Arc::ptr_eq(&held.admission, self.admission))?;
-            let held = &mut all[at];
+            let held = all.of(self.admission)?;
             held.guards -= 1;
             if held.guards > 0 {
                 return None;
             }
             let was_out = held.out.then_some(held.lane);
-            all.swap_remove(at);
-            if all.is_empty() && all.spilled() {
-                *all = Holds::new_const();
-            }
+            all.remove(self.admission);
             was_out
         });
         if let Some(lane) = was_out {
@@ -340,7 +374,7 @@ impl Drop for Lent {
             // Not if the last guard is gone, nor if a nested load has taken it back already. Else
             // it is given back once more than it was taken (seeded bug: `lent_is_not_taken_back`).
             let still_lent = held_here(|all| {
-                let held = all.iter_mut().find(|held| Arc::ptr_eq(&held.admission, admission));
+                let held = all.of(admission);
                 held.is_some_and(|held| !std::mem::replace(&mut held.out, true))
             });
             if still_lent {
