@@ -180,7 +180,7 @@ pub const BUGS: &[Bug] = &[
                     let mut shard = self.shard(hash);
                     if let Some(there) = shard.boarded.find_mut(hash, |there| there.key == *key) {
                         if !max_age.is_some_and(|max_age| there.is_overdue(max_age)) {
-                            return Role::Follow(there.shared());
+                            return Role::Follow(follow(there));
                         }
                     }
                 }
@@ -189,8 +189,8 @@ pub const BUGS: &[Bug] = &[
             ),
             Edit(
                 REGISTRY,
-                "Role::Follow(there.shared()) }",
-                "there.boarding = new(); unboarded.extend(there.flight.take());
+                "Role::Follow(follow(there)) }",
+                "unboarded.extend(there.unboarded()); there.boarding = new();
                  Role::Lead(there.boarding) }",
             ),
         ],
@@ -241,15 +241,15 @@ pub const BUGS: &[Bug] = &[
     },
     Bug {
         name: "forgotten_with_its_followers",
-        edits: &[Edit(REGISTRY, "unboarded.extend(boarded.flight);", "drop(boarded.flight);")],
+        edits: &[Edit(REGISTRY, "unboarded.extend(boarded.unboarded());", "drop(boarded.unboarded());")],
         caught_by: &[("registry::a_forgotten_flight_spares_its_successor", DEADLOCK)],
     },
     Bug {
         name: "replaced_with_its_followers",
         edits: &[Edit(
             REGISTRY,
-            "unboarded.extend(there.flight.take()); return",
-            "there.flight = None; return",
+            "unboarded.extend(there.unboarded()); there.boarding = new(); return",
+            "drop(there.unboarded()); there.boarding = new(); return",
         )],
         caught_by: &[("registry::the_followers_of_an_overdue_flight_stay_with_it", DEADLOCK)],
     },

@@ -67,8 +67,8 @@ where
         terms: impl FnOnce() -> Terms,
         loader: impl FnOnce() -> Loader<'l, K, V, E>,
     ) -> Result<Answer<V>, E> {
-        // Before the look: the user's `Hash`, `Eq` and `Clone` run in it already, and the entry need
-        // not be kept while the counters are looked for.
+        // Before the user's `Hash`, and the `Eq` and `Clone` of the look; and the entry need not be kept
+        // while the counters are looked for.
         let mut count = Count { counts: self.counters.here(), end: End::Panicked };
         let key = self.local.asked(key);
         let value = self.local.value(key);
@@ -217,8 +217,7 @@ where
                     });
                 }
                 let lane = Lane::Foreground;
-                let loaded = self.load(&mut turn, key, terms, lane, &mut loader);
-                drop(turn);
+                let loaded = self.load(turn, key, terms, lane, &mut loader);
                 // The window may have ended meanwhile.
                 let now = self.clock.now();
                 match loaded {
@@ -342,8 +341,7 @@ where
                     }
                 }
             }
-            let filled = self.load(&mut turn, key, terms, Lane::Foreground, loader)?;
-            drop(turn);
+            let filled = self.load(turn, key, terms, Lane::Foreground, loader)?;
             // On no fleet that was all, and its end has just been noted.
             if let (Filled::With(kept, _), None) = (&filled, &self.remote) {
                 times.ended = Some(kept.stamp.span.loaded_at());
@@ -374,13 +372,13 @@ where
     #[inline]
     pub(super) fn load(
         &self,
-        turn: &mut Turn<'_, K, V, E>,
+        mut turn: Turn<'_, K, V, E>,
         key: Asked<'_, K>,
         terms: Terms,
         lane: Lane,
         loader: &mut Loader<'_, K, V, E>,
     ) -> Result<Filled<V>, E> {
-        let Turn { lead, kept } = turn;
+        let Turn { lead, kept } = &mut turn;
         // An absence is nothing that could be replaced.
         let previous = kept.as_ref().filter(|kept| kept.found.is_some());
         let confirmed = self.remote.is_none();

@@ -91,8 +91,7 @@ where
             return;
         }
         let mut loader = Loader::Declared(loader.as_ref());
-        let loaded = room.load(&mut turn, key, self.terms, self.lane, &mut loader);
-        drop(turn);
+        let loaded = room.load(turn, key, self.terms, self.lane, &mut loader);
         report.ended = match loaded {
             Ok(Filled::With(..)) => Ended::Well,
             Err(Error::WouldBlock) => Ended::Elsewhere,

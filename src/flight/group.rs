@@ -11,7 +11,7 @@ use crate::moment::Moment;
 use crate::sync::{Arc, AtomicUsize, Handle, Ordering};
 
 use super::lead::Lead;
-use super::registry::{Registry, Role};
+use super::registry::{Boarded, Registry, Role};
 use super::waits::{self, Driven};
 use super::{Flight, Followed, Outcome, Wait};
 
@@ -431,7 +431,7 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         let mut started = None;
         loop {
             // A flight that is boarded after a wait is as young as any.
-            match self.board(hash, key, now.take())? {
+            match self.board(hash, key, now.take(), Boarded::shared)? {
                 Role::Lead(boarding) => return Ok(Join::Lead(Lead::first(self, boarding))),
                 Role::Follow(flight) => {
                     // Once, so that a caller that asks anew is told all of its waiting.
@@ -444,25 +444,26 @@ impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
         }
     }
 
-    /// The flight of `key`, or a new one that the caller leads.
+    /// What `follow` makes of the flight of `key`, or a new one that the caller leads.
     ///
     /// A thread whose flight was forgotten or replaced may lead another of the same key, once: what it
     /// has changed itself it may want to load anew. A third in the second would be one in each
     /// (seeded bug: `forgotten_and_asked_without_end`). Those that are not boarded are taken for
     /// flights of this key if they have its hash; of those that are, this one's is found here.
     #[inline]
-    pub(super) fn board(
+    pub(super) fn board<F>(
         &self,
         hash: u64,
         key: &K,
         now: Option<Moment>,
-    ) -> Result<Role<V, E>, Error<E>> {
+        follow: impl FnOnce(&mut Boarded<K, V, E>) -> F,
+    ) -> Result<Role<F>, Error<E>> {
         let is_forgotten = |driven: &Driven| !self.registry.is_boarded(hash, driven.number);
         let forgotten = waits::driving(self.address(), hash..=hash, is_forgotten);
         if forgotten > 1 {
             return Err(Error::WouldDeadlock);
         }
-        Ok(self.registry.board(hash, key, self.settings.max_flight_age, now))
+        Ok(self.registry.board(hash, key, self.settings.max_flight_age, now, follow))
     }
 
     /// Follows `flight` to its end; `None` if it is to be asked for anew.

@@ -50,7 +50,7 @@ pub struct Lead<'g, K, V, E> {
     pub(super) group: &'g Group<K, V, E>,
     pub(super) boarding: Boarding,
     /// What those have of the flight who share it, if the holder knows of any: it has followed
-    /// itself, or the flight is boarded no more.
+    /// itself, it has made a ticket, or the flight is boarded no more.
     pub(super) flight: Option<Handle<Flight<V, E>>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     over: bool,
@@ -239,9 +239,8 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
     /// Takes the flight out of the registry, the first step of a landing, with what is to be stored
     /// in the same step.
     ///
-    /// The flight lands whatever user code does here: `store` compares keys and may drop values,
-    /// and the key that boarded the flight is dropped. What panics of it goes on when the
-    /// followers have been served.
+    /// The flight lands whatever user code does here: `store` compares keys. What panics of it goes on
+    /// when the followers have been served.
     fn retire(&mut self, store: impl FnOnce()) -> thread::Result<Option<K>> {
         self.over = true;
         let Lead { group, boarding, flight, .. } = self;

@@ -106,19 +106,14 @@ enum Followed<'f, V, E> {
 }
 
 impl<V, E> Flight<V, E> {
-    /// Whether this is it.
-    fn is(&self, boarding: &Boarding) -> bool {
-        self.boarding.number == boarding.number
-    }
-
     /// A flight driven by the thread that has boarded it.
     fn new(boarding: Boarding) -> Self {
         let seats = Mutex::new(Seats::new(boarding.driver));
         Flight { outcome: OnceCell::new(), seats, boarding }
     }
 
-    /// Whether its load takes longer than it should, on another thread than this one. It was boarded
-    /// so long ago.
+    /// Whether its load takes longer than it should, on another thread than this one; to be asked of a
+    /// flight that was boarded that long ago.
     fn is_overdue(&self, max_age: Duration) -> bool {
         let seats = self.seats.lock();
         !seats.driven_here() && seats.handed_over().is_none_or(|since| age(since) >= max_age)

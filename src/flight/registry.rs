@@ -1,5 +1,6 @@
 //! [`Registry`]: which flight is boarded under which key.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use super::{Boarding, Flight};
 /// A map from key to flight, in shards, each behind its own mutex.
 ///
 /// Each shard is a hash map that keeps its keys' hashes. The user's `Hash` so runs once a call,
-/// before any lock is taken; under the lock run only `Eq` and `Clone` of the key, at boarding, and
-/// if they panic nothing has been changed yet. Retiring a flight looks for its number and runs no
-/// code of the user's: a landing cannot fail.
+/// before any lock is taken. Under the lock run `Eq` and `Clone` of a key that is asked for, and if
+/// they panic nothing has been changed yet; and what a cache has to do in the same step, which runs
+/// `Eq`, too. Retiring a flight looks for its number: the user has no part in that, and no landing can
+/// fail for it.
 pub(super) struct Registry<K, V, E> {
     shards: Box<[Door<K, V, E>]>,
     hasher: KeyHasher,
@@ -28,25 +30,26 @@ type Door<K, V, E> = CachePadded<Mutex<Shard<K, V, E>>>;
 
 struct Shard<K, V, E> {
     boarded: HashTable<Boarded<K, V, E>>,
-    /// Flights that are boarded no more and have not landed yet, for they were forgotten or replaced:
-    /// those that are followed, each until its leader comes for it (seeded bugs:
+    /// By number, flights that are boarded no more and have not landed yet, for they were forgotten
+    /// or replaced: those that are followed, each until its leader comes for it (seeded bugs:
     /// `forgotten_with_its_followers`, `replaced_with_its_followers`).
-    unboarded: Vec<Handle<Flight<V, E>>>,
+    unboarded: BTreeMap<u64, Handle<Flight<V, E>>>,
     /// How many flights there have been.
     count: u64,
 }
 
-struct Boarded<K, V, E> {
+/// A flight as the registry has it.
+pub(super) struct Boarded<K, V, E> {
     boarding: Boarding,
     key: K,
     /// Made by the first who shares it.
     flight: Option<Handle<Flight<V, E>>>,
 }
 
-/// What a caller became.
-pub(super) enum Role<V, E> {
+/// What a caller became, with what it has of another's flight.
+pub(super) enum Role<F> {
     Lead(Boarding),
-    Follow(Handle<Flight<V, E>>),
+    Follow(F),
 }
 
 /// An emptied shard keeps room for this many flights and gives more than that back.
@@ -68,16 +71,18 @@ impl<K, V, E> Registry<K, V, E> {
         self.hasher.hash_one(key)
     }
 
-    /// The flight boarded under `key`, or a new one that the caller leads. A flight older than
-    /// `max_age` counts as none: a new one takes its place. `now` is the time, if it is known.
+    /// What `follow` makes of the flight that is boarded under `key`, or a new one that the caller
+    /// leads. A flight older than `max_age` counts as none: a new one takes its place. `now` is the
+    /// time, if it is known.
     #[inline]
-    pub(super) fn board(
+    pub(super) fn board<F>(
         &self,
         hash: u64,
         key: &K,
         max_age: Option<Duration>,
         now: Option<Moment>,
-    ) -> Role<V, E>
+        follow: impl FnOnce(&mut Boarded<K, V, E>) -> F,
+    ) -> Role<F>
     where
         K: Eq + Clone,
     {
@@ -98,11 +103,11 @@ impl<K, V, E> Registry<K, V, E> {
             Entry::Occupied(mut there) => {
                 let there = there.get_mut();
                 if max_age.is_some_and(|max_age| there.is_overdue(max_age)) {
+                    unboarded.extend(there.unboarded());
                     there.boarding = new();
-                    unboarded.extend(there.flight.take());
                     return Role::Lead(there.boarding);
                 }
-                Role::Follow(there.shared())
+                Role::Follow(follow(there))
             }
         }
     }
@@ -122,22 +127,21 @@ impl<K, V, E> Registry<K, V, E> {
         shared: &mut Option<Handle<Flight<V, E>>>,
         store: impl FnOnce(),
     ) -> Option<K> {
+        // Before the lock is taken, or the key would be dropped under it if `store` panics.
+        let retired;
         let mut shard = self.shard(boarding.hash);
         let Ok(boarded) = shard.boarded.find_entry(boarding.hash, |there| there.is(boarding))
         else {
-            if let Some(at) = shard.unboarded.iter().position(|flight| flight.is(boarding)) {
-                *shared = Some(shard.unboarded.swap_remove(at));
-                shard.give_room_back();
-            }
+            let unboarded = shard.unboarded.remove(&boarding.number);
+            *shared = unboarded.or(shared.take());
             return None;
         };
-        let (retired, _) = boarded.remove();
-        if retired.flight.is_some() {
-            *shared = retired.flight;
-        }
+        let Boarded { key, flight, .. } = boarded.remove().0;
+        retired = key;
+        *shared = flight.or(shared.take());
         store();
         shard.give_room_back();
-        Some(retired.key)
+        Some(retired)
     }
 
     /// Calls `then` if the flight is the one boarded, and while it stays so, with what those have of
@@ -160,7 +164,7 @@ impl<K, V, E> Registry<K, V, E> {
         if let Some(there) = shard.boarded.find_mut(boarding.hash, |there| there.is(boarding)) {
             return there.shared();
         }
-        let unboarded = shard.unboarded.iter().find(|flight| flight.is(boarding));
+        let unboarded = shard.unboarded.get(&boarding.number);
         unboarded.map_or_else(|| Handle::new(Flight::new(*boarding)), Handle::clone)
     }
 
@@ -176,14 +180,14 @@ impl<K, V, E> Registry<K, V, E> {
     where
         K: Eq,
     {
+        // Before the lock is taken, for the same reason.
+        let mut forgotten = None;
         let mut shard = self.shard(hash);
         let Shard { boarded, unboarded, .. } = &mut *shard;
-        let boarded = boarded.find_entry(hash, |there| there.key == *key);
-        let forgotten = boarded.ok().map(|boarded| boarded.remove().0);
-        let forgotten = forgotten.map(|boarded| {
-            unboarded.extend(boarded.flight);
-            boarded.key
-        });
+        if let Ok(boarded) = boarded.find_entry(hash, |there| there.key == *key) {
+            let boarded = forgotten.insert(boarded.remove().0);
+            unboarded.extend(boarded.unboarded());
+        }
         then();
         shard.give_room_back();
         drop(shard);
@@ -212,16 +216,23 @@ impl<K, V, E> Registry<K, V, E> {
     /// waits for another, so they can be had one after the other.
     #[cfg(feature = "cache")]
     pub(super) fn forget_all(&self, then: impl FnOnce()) {
+        let forgotten: Vec<_>;
         let mut shards: Vec<_> = self.shards.iter().map(|shard| shard.lock()).collect();
         let take = |shard: &mut MutexGuard<'_, Shard<K, V, E>>| {
             let Shard { boarded, unboarded, .. } = &mut **shard;
-            unboarded.extend(boarded.iter_mut().filter_map(|there| there.flight.take()));
+            unboarded.extend(boarded.iter_mut().filter_map(Boarded::unboarded));
             std::mem::take(boarded)
         };
-        let forgotten: Vec<_> = shards.iter_mut().map(take).collect();
+        forgotten = shards.iter_mut().map(take).collect();
         then();
         drop(shards);
         drop(forgotten);
+    }
+
+    /// How many flights wait for their leaders to come for them.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn unboarded(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unboarded.len()).sum()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -236,16 +247,13 @@ impl<K, V, E> Registry<K, V, E> {
 
 impl<K, V, E> Shard<K, V, E> {
     fn new() -> Self {
-        Shard { boarded: HashTable::new(), unboarded: Vec::new(), count: 0 }
+        Shard { boarded: HashTable::new(), unboarded: BTreeMap::new(), count: 0 }
     }
 
     /// A herd over very many keys leaves no table of its size behind.
     fn give_room_back(&mut self) {
         if self.boarded.is_empty() && self.boarded.capacity() > ROOM_KEPT {
             self.boarded = HashTable::new();
-        }
-        if self.unboarded.is_empty() && self.unboarded.capacity() > ROOM_KEPT {
-            self.unboarded = Vec::new();
         }
     }
 }
@@ -255,9 +263,15 @@ impl<K, V, E> Boarded<K, V, E> {
         self.boarding.number == boarding.number
     }
 
-    fn shared(&mut self) -> Handle<Flight<V, E>> {
+    /// The flight, to be shared.
+    pub(super) fn shared(&mut self) -> Handle<Flight<V, E>> {
         let flight = || Handle::new(Flight::new(self.boarding));
         Handle::clone(self.flight.get_or_insert_with(flight))
+    }
+
+    /// What is left of it for those who share it, if anybody does.
+    fn unboarded(&mut self) -> Option<(u64, Handle<Flight<V, E>>)> {
+        self.flight.take().map(|flight| (self.boarding.number, flight))
     }
 
     /// Whether its load takes longer than it should, and on another thread than this one: to a

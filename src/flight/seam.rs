@@ -21,7 +21,7 @@ use super::waits::{self, ThreadNo};
 impl<K: Hash + Eq + Clone, V: Clone, E> Group<K, V, E> {
     /// Makes the caller lead, if nobody does.
     pub(crate) fn try_lead(&self, hash: u64, key: &K) -> Option<Lead<'_, K, V, E>> {
-        match self.board(hash, key, Some(Moment::now())) {
+        match self.board(hash, key, Some(Moment::now()), |_| ()) {
             Ok(Role::Lead(boarding)) => Some(Lead::first(self, boarding)),
             _ => None,
         }

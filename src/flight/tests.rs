@@ -1,5 +1,9 @@
 //! Moments of a flight that are too short to be hit from outside: it is taken through them by hand.
 
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -114,5 +118,97 @@ fn nobody_sits_down_in_a_landed_flight() {
         drop(gate);
         flight.pass_on(|seats| seats.landed());
         assert!(follower.join().unwrap());
+    });
+}
+
+/// What a follower of a forgotten flight shares is in the registry until the leader comes for it.
+#[test]
+fn nothing_is_left_of_a_forgotten_flight_that_was_followed() {
+    for lands in [true, false] {
+        let group: Group<u64, u64, String> = Group::new();
+        let Ok(Join::Lead(lead)) = group.join(&1, Deadline::NEVER) else { unreachable!() };
+        thread::scope(|s| {
+            let follower = s.spawn(|| group.run(&1, || Ok(2)));
+            while group.waiting() == 0 {
+                thread::yield_now();
+            }
+            assert!(group.forget(&1));
+            assert_eq!((group.len(), group.registry.unboarded()), (0, 1));
+            if lands {
+                lead.land(Ok(1)).unwrap();
+            } else {
+                // It asks anew, and leads.
+                drop(lead);
+            }
+            assert_eq!(follower.join().unwrap().unwrap(), if lands { 1 } else { 2 });
+        });
+        assert_eq!((group.len(), group.registry.unboarded()), (0, 0));
+    }
+}
+
+/// A key whose `Drop` looks whether the group can be asked anything.
+#[derive(PartialEq, Eq, Hash)]
+struct Asks(u64);
+
+static ASKED: LazyLock<Group<Asks, u64, String>> = LazyLock::new(Group::new);
+
+thread_local! {
+    static ANSWERED: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+impl Clone for Asks {
+    fn clone(&self) -> Asks {
+        Asks(self.0)
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let (send, answer) = std::sync::mpsc::channel();
+        thread::spawn(move || send.send(ASKED.len()));
+        ANSWERED.set(Some(answer.recv_timeout(Duration::from_secs(2)).is_ok()));
+    }
+}
+
+/// The user's code that runs in one step with the registry's may panic, and the key is the user's, too.
+#[test]
+fn a_key_is_dropped_under_no_lock_if_the_step_panics() {
+    let key = ManuallyDrop::new(Asks(1));
+    let hash = ASKED.registry.hash(&key);
+    let panics = || resume_unwind(Box::new("in the same step"));
+    for forget in [false, true] {
+        let Ok(Join::Lead(mut lead)) = ASKED.join(&key, Deadline::NEVER) else { unreachable!() };
+        ANSWERED.set(None);
+        let step = || match forget {
+            false => {
+                let _ = lead.land_storing(Ok(1), |_| panics());
+            }
+            true => {
+                ASKED.registry.forget(hash, &key, panics);
+            }
+        };
+        assert!(catch_unwind(AssertUnwindSafe(step)).is_err());
+        assert_eq!(ANSWERED.get(), Some(true), "forget: {forget}");
+    }
+}
+
+/// What a load takes is counted from its boarding only if its leader has not waited since.
+#[cfg(feature = "cache")]
+#[test]
+fn one_who_waited_for_its_lead_does_not_count_from_the_boarding() {
+    let group: Group<u64, u64, String> = Group::new();
+    let now = Moment::now();
+    let join = || group.join_by(7, &1, Deadline::NEVER, Some(now));
+    let Ok(Join::Lead(lead)) = join() else { unreachable!() };
+    assert_eq!(lead.boarded(), Some(now));
+    thread::scope(|s| {
+        s.spawn(|| {
+            let Ok(Join::Lead(next)) = join() else { unreachable!() };
+            assert_eq!(next.boarded(), None);
+        });
+        while group.waiting() == 0 {
+            thread::yield_now();
+        }
+        drop(lead);
     });
 }

@@ -14,7 +14,7 @@ const THIRD: u64 = 3;
 
 pub fn what_is_stale_is_refreshed_once() {
     const NAME: &str = "what_is_stale_is_refreshed_once";
-    explore(NAME, 3, Some(3), 3300, || {
+    explore(NAME, 3, Some(3), 2800, || {
         let row = Row::new();
         let clock = Clock::manual();
         let shop = shop().clock(clock.clone()).stale_while_revalidate(STALE).workers(1);
@@ -33,7 +33,7 @@ pub fn what_is_stale_is_refreshed_once() {
 
 pub fn what_is_stale_is_loaded_once_by_its_callers() {
     const NAME: &str = "what_is_stale_is_loaded_once_by_its_callers";
-    explore(NAME, 2, None, 270, || {
+    explore(NAME, 2, None, 150, || {
         let row = Row::new();
         let clock = Clock::manual();
         let shop = shop().clock(clock.clone()).stale_while_revalidate(STALE).build().unwrap();

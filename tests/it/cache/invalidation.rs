@@ -8,8 +8,8 @@ use onefill::fleet::{Fleet, codec, memory::Memory};
 use onefill::{Cache, Clock, Fill, Source, Why};
 
 use super::support::{
-    FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_hash,
-    at_writing, numbers, on_workers, plain, reads, secs, wait_for, wait_for_followers,
+    FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_clone,
+    at_hash, at_writing, numbers, on_workers, plain, reads, secs, wait_for, wait_for_followers,
     wait_for_quiet, watched,
 };
 
@@ -118,6 +118,28 @@ fn no_load_ends_between_the_steps_of_an_invalidation() {
             assert!(sprung && cache.peek(&Trapped(1)).is_none());
             assert_eq!(cache.get(&Trapped(1)).unwrap().source(), Source::Loaded);
         }
+    });
+}
+
+#[test]
+fn who_follows_what_is_forgotten_on_its_way_to_a_worker_gets_its_value() {
+    watched(|| {
+        let builder = Cache::<Trapped, u64, String>::builder("trapped").workers(1).ttl(secs(10));
+        let cache = builder.loader(|_: &onefill::Load<'_, Trapped, u64>| Ok(7)).build().unwrap();
+        let (there, (send, follower)) = (cache.clone(), crossbeam_channel::bounded(1));
+        let step_in = move || {
+            let asks = there.clone();
+            send.send(thread::spawn(move || asks.get(&Trapped(1)))).unwrap();
+            wait_for_followers(&there, 1);
+            there.invalidate(&Trapped(1)).unwrap();
+        };
+        // The registry's clone is the first, and the worker's the second.
+        let (led, sprung) = at_clone(2, step_in, || cache.get(&Trapped(1)));
+        assert!(sprung);
+        assert_got(led, 7, Source::Loaded);
+        assert_got(follower.recv().unwrap().join().unwrap(), 7, Source::Followed);
+        assert!(cache.peek(&Trapped(1)).is_none());
+        wait_for_quiet(&cache);
     });
 }
 
