@@ -158,9 +158,9 @@ pub(crate) enum Capacity<K, V> {
 /// The two shares of L1. Absences have their own, so that a scan for what does not exist cannot
 /// push out what does.
 ///
-/// Hashed with more care than a group by itself hashes its keys. The shards of a share divide its capacity among
-/// them, and with the fast hasher about one process in a hundred has a seed that puts half of all
-/// consecutive numbers, or all of them, into one shard.
+/// Hashed with more care than a group by itself hashes its keys. The shards of a share divide its
+/// capacity among them, and with the fast hasher about one process in a hundred has a seed that puts
+/// half of all consecutive numbers, or all of them, into one shard.
 pub(crate) struct Local<K, V> {
     hasher: EvenHasher,
     values: Share<K, Entry<V>>,

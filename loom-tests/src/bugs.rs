@@ -793,6 +793,30 @@ pub const BUGS: &[Bug] = &[
         )],
     },
     Bug {
+        name: "refreshed_again_after_a_failure",
+        edits: &[Edit(
+            LADDER,
+            "there.stamp.span != kept.stamp.span || now < there.stamp.refresh_from)",
+            "there.stamp.span != kept.stamp.span || now < now)",
+        )],
+        caught_by: &[(
+            "behind::what_has_just_failed_is_not_tried_again",
+            "tried again what had just failed",
+        )],
+    },
+    Bug {
+        name: "led_again_after_a_failure",
+        edits: &[Edit(
+            LADDER,
+            "let held_off = now < kept.stamp.refresh_from;",
+            "let held_off = false;",
+        )],
+        caught_by: &[(
+            "behind::what_has_just_failed_is_not_tried_again",
+            "tried again what had just failed",
+        )],
+    },
+    Bug {
         name: "ask_and_queue",
         edits: &[Edit(REFRESH, "if asked_by_a_loader && !self.is_closed() {", "if false {")],
         caught_by: &[("behind::a_loader_that_asks_does_not_wait_for_the_queue", DEADLOCK)],

@@ -82,6 +82,7 @@ claims! {
     behind:
         what_is_stale_is_refreshed_once
         what_is_stale_is_loaded_once_by_its_callers
+        what_has_just_failed_is_not_tried_again
         a_refresh_that_is_not_admitted_leaves_no_mark
         a_worker_loads_for_whoever_waits
         a_loader_on_a_worker_may_ask

@@ -248,7 +248,8 @@ where
     }
 
     /// What L1 has for a caller that has come to lead, if a load of another one has ended since
-    /// this one saw `kept`: something else, or a reason to wait with the next.
+    /// this one saw `kept`: something else, or a reason to wait with the next (seeded bug:
+    /// `refreshed_again_after_a_failure`).
     pub(super) fn overtaken(
         &self,
         turn: &mut Turn<'_, K, V, E>,
@@ -311,7 +312,8 @@ where
                     turn.lead.land(Ok(Filled::With(copy, Source::Local)))?;
                     return Ok(kept.answer(Source::Local, now));
                 }
-                // It may have ended badly, too, and then it is too early for the next.
+                // It may have ended badly, too, and then it is too early for the next (seeded bug:
+                // `led_again_after_a_failure`).
                 let held_off = now < kept.stamp.refresh_from;
                 if held_off && self.may_stand_in(&kept, terms.windows, now) {
                     drop(turn);
@@ -331,7 +333,7 @@ where
                             Some(join) => join,
                             None => {
                                 led = false;
-                                self.group.join_by(key.hash, key.key, deadline, None)?
+                                self.join(key, deadline, None)?
                             }
                         };
                         if self.is_closed() && matches!(join, Join::Lead(_)) {

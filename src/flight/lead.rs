@@ -54,8 +54,6 @@ pub struct Lead<'g, K, V, E> {
     pub(super) flight: Option<Handle<Flight<V, E>>>,
     /// Whether the flight has an outcome; if not by the time of the drop, it is abandoned.
     over: bool,
-    /// Whether the holder has boarded the flight itself, and did not come to it by waiting.
-    pub(super) is_first: bool,
     /// The registry's copy of the key, once it is out of there. Dropped with the guard, so after
     /// the landing.
     retired: Option<K>,
@@ -72,7 +70,6 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
             boarding,
             flight: None,
             over: false,
-            is_first: true,
             retired: None,
             _stays_here: PhantomData,
         };
@@ -82,9 +79,9 @@ impl<'g, K, V, E> Lead<'g, K, V, E> {
 
     /// Of a flight that the caller has come to by waiting.
     pub(super) fn next(group: &'g Group<K, V, E>, flight: Handle<Flight<V, E>>) -> Self {
-        let mut lead = Lead::first(group, flight.boarding);
+        // When it was boarded says nothing of when its load began.
+        let mut lead = Lead::first(group, Boarding { at: None, ..flight.boarding });
         lead.flight = Some(flight);
-        lead.is_first = false;
         lead
     }
 

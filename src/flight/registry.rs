@@ -118,8 +118,9 @@ impl<K, V, E> Registry<K, V, E> {
     /// `store_whoever_is_boarded`), `store` is called under the same lock, so that no flight stores
     /// anything once another may be boarded (seeded bug: `store_after_retiring`).
     ///
-    /// If anybody shares the flight, `shared` has it afterwards, even if `store` panics. Returns the key, for the caller to drop when its work is done:
-    /// the key's Drop is the user's, and neither the lock nor the followers are to depend on it.
+    /// If anybody shares the flight, `shared` has it afterwards, even if `store` panics. Returns the
+    /// key, for the caller to drop when its work is done: the key's Drop is the user's, and neither
+    /// the lock nor the followers are to depend on it.
     #[inline]
     pub(super) fn retire(
         &self,

@@ -77,7 +77,7 @@ impl<K, V, E> Lead<'_, K, V, E> {
     /// When the holder boarded the flight, if it did and has read the clock for it. It has not waited
     /// since, or not for this flight.
     pub(crate) fn boarded(&self) -> Option<Moment> {
-        self.boarding.at.filter(|_| self.is_first)
+        self.boarding.at
     }
 
     /// Whether this thread drives another flight besides: it runs a loader that asks.

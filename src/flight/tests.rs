@@ -212,3 +212,15 @@ fn one_who_waited_for_its_lead_does_not_count_from_the_boarding() {
         drop(lead);
     });
 }
+
+/// Every reader of a stale value tries, and takes nothing from the allocator for it.
+#[cfg(feature = "cache")]
+#[test]
+fn one_who_only_tries_to_lead_makes_nothing_to_be_shared() {
+    let group: Group<u64, u64, String> = Group::new();
+    let lead = group.try_lead(7, &1);
+    let tried = allocation_counter::measure(|| assert!(group.try_lead(7, &1).is_none()));
+    assert_eq!(tried.count_total, 0, "{tried:?}");
+    drop(lead);
+    assert!(group.is_empty());
+}

@@ -49,6 +49,37 @@ pub fn what_is_stale_is_loaded_once_by_its_callers() {
     });
 }
 
+pub fn what_has_just_failed_is_not_tried_again() {
+    const NAME: &str = "what_has_just_failed_is_not_tried_again";
+    explore(NAME, 3, Some(3), 2700, || fail_among(true));
+    explore(NAME, 2, None, 1370, || fail_among(false));
+}
+
+/// Two ask for what is stale, and the load fails: behind them, or in front of one of them.
+fn fail_among(behind: bool) {
+    let row = Row::new();
+    let clock = Clock::manual();
+    let loader = {
+        let row = row.clone();
+        move |_: &Load<'_, u64, Ticket>| Err::<Ticket, Ticket>(row.load())
+    };
+    let shop = shop().clock(clock.clone());
+    let shop = match behind {
+        true => shop.stale_while_revalidate(STALE).workers(1),
+        false => shop.stale_if_error(STALE),
+    };
+    let shop = shop.loader(loader).build().unwrap();
+    shop.put(&KEY, 0).unwrap();
+    clock.advance(FRESH);
+    let got = {
+        let shop = shop.clone();
+        together(2, move |_| value(shop.get(&KEY)))
+    };
+    assert_eq!(got, [0, 0]);
+    settled(&shop);
+    assert!(row.loads() <= 1, "tried again what had just failed");
+}
+
 pub fn a_refresh_that_is_not_admitted_leaves_no_mark() {
     const NAME: &str = "a_refresh_that_is_not_admitted_leaves_no_mark";
     explore(NAME, 3, Some(2), 340, || {
