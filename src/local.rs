@@ -5,8 +5,10 @@
 //! kept by value, not behind a pointer: a hit is the most frequent thing this crate does.
 
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use quick_cache::sync::{Cache, EntryAction};
 use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
@@ -211,26 +213,18 @@ const ALONE: usize = 1_000;
 
 impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     pub(crate) fn new(capacity: &Capacity<K, V>, absences: usize) -> Self {
-        let (weight, items, weigher) = match capacity {
-            Capacity::Entries(entries) => (*entries as u64, *entries, None),
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let of_entries = |entries| (entries as u64, entries, shards(entries, cores));
+        let ((weight, items, shards), weigher) = match capacity {
+            Capacity::Entries(entries) => (of_entries(*entries), None),
             Capacity::Weight(weight, weigher) => {
-                let items = usize::try_from(weight / 64).unwrap_or(usize::MAX).max(1);
-                (*weight, items, Some(Arc::clone(weigher)))
+                let items = usize::try_from(weight / 64).unwrap_or(usize::MAX);
+                let shards = if *weight < ONE_SHARD_BELOW { 1 } else { shards(items, cores) };
+                ((*weight, items, shards), Some(Arc::clone(weigher)))
             }
         };
-        let mut options = OptionsBuilder::new();
-        options
-            .weight_capacity(weight)
-            .estimated_items_capacity(items.min(1 << 20))
-            .hot_allocation(PROTECTED);
-        if weigher.is_some() && weight < ONE_SHARD_BELOW {
-            options.shards(1);
-        }
-        let options = options.build().expect("both capacities are set");
-        let values = Cache::with_options(options, ByWeight, AsItIs(0), PutAside);
-        let absences =
-            Cache::with(absences.min(1 << 20), absences as u64, ByWeight, AsItIs(0), PutAside);
-        let alone = Cache::with(ALONE, ALONE as u64, ByWeight, AsItIs(0), PutAside);
+        let values = share((weight, items, shards));
+        let (absences, alone) = (share(of_entries(absences)), share(of_entries(ALONE)));
         // As the map reckons it.
         let heaviest = (values.shard_capacity() as f64 * PROTECTED) as u64;
         let heaviest = heaviest.clamp(weight.min(1), values.shard_capacity());
@@ -357,6 +351,28 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 }
 
+/// A share of such a weight, for about so many items, in so many shards. Never of more than that weight,
+/// on whatever machine: the map would round it up, and what cannot be divided is left out.
+fn share<K, T: Clone>((weight, items, shards): (u64, usize, usize)) -> Share<K, T>
+where
+    K: Hash + Eq,
+    ByWeight: Weighter<Hashed<K>, T>,
+{
+    let weight = weight / shards as u64 * shards as u64;
+    let options = OptionsBuilder::new()
+        .weight_capacity(weight)
+        .estimated_items_capacity(items.min(1 << 20))
+        .shards(shards)
+        .hot_allocation(PROTECTED)
+        .build();
+    Cache::with_options(options.expect("both capacities are set"), ByWeight, AsItIs(0), PutAside)
+}
+
+/// A power of two, as the map makes it: four for each core at most, and none of fewer than 32 items.
+fn shards(items: usize, cores: usize) -> usize {
+    1 << (4 * cores).min(items / 32).max(1).ilog2()
+}
+
 #[derive(Clone)]
 struct ByWeight;
 
@@ -405,6 +421,44 @@ impl<K, T> Lifecycle<K, T> for PutAside {
         match evicted.first {
             None => evicted.first = Some((key, value)),
             Some(_) => evicted.more.push((key, value)),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_shards_than_can_be_filled_on_any_machine() {
+        for cores in [1, 2, 3, 12, 64, 1_000] {
+            for items in (0..20_000).chain([100_000, 1 << 20, usize::MAX]) {
+                let shards = shards(items, cores);
+                assert!(shards.is_power_of_two() && shards <= 4 * cores);
+                assert!(shards == 1 || items / shards >= 32, "{items}: {shards}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_holds_no_more_than_it_may_on_any_machine_and_little_less() {
+        let hasher = EvenHasher::default();
+        for cores in [1, 2, 3, 12, 64] {
+            for entries in [0, 1, 31, 32, 100, 999, 1_000, 10_000] {
+                let share: Share<u64, Moment> =
+                    share((entries as u64, entries, shards(entries, cores)));
+                assert!(share.capacity() <= entries as u64);
+                assert!(share.capacity() * 33 >= entries as u64 * 32);
+                // Every shard is full by then.
+                for key in 0..20 * entries as u64 {
+                    let asked = Asked { hash: hasher.hash_one(key), key: &key };
+                    share.insert(asked.hashed(), Moment(0));
+                }
+                assert_eq!(share.weight(), share.capacity());
+            }
+            let weight = (1 << 20) + 1;
+            let share: Share<u64, Moment> = share((weight, 1 << 14, shards(1 << 14, cores)));
+            assert!(share.capacity() <= weight);
         }
     }
 }

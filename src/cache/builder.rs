@@ -155,7 +155,11 @@ impl<K, V, E> CacheBuilder<K, V, E> {
         self
     }
 
-    /// How many values L1 holds. Defaults to 10,000. Zero means that none is kept.
+    /// How many values L1 holds at most. Defaults to 10,000. Zero means that none is kept.
+    ///
+    /// They are divided evenly among shards, four for each core at most and none of fewer than 32. A shard
+    /// that is full pushes out while others have room: of as many keys as the capacity some are not kept,
+    /// one in a hundred for large shards and up to one in ten for small ones.
     pub fn capacity(mut self, entries: usize) -> Self {
         self.capacity = Capacity::Entries(entries);
         self
@@ -165,7 +169,7 @@ impl<K, V, E> CacheBuilder<K, V, E> {
     /// there may be. A weight of 0 counts as 1. A value too heavy for L1 is not kept there, and
     /// pushes nothing out: that is anything heavier than 97 in 100 of the capacity, or, with a
     /// capacity of a million units and more, of one shard's part, of which there are four for each
-    /// core.
+    /// core at most.
     ///
     /// The weigher is called once for each value stored, and under no lock.
     pub fn capacity_by_weight(
@@ -177,7 +181,7 @@ impl<K, V, E> CacheBuilder<K, V, E> {
         self
     }
 
-    /// How many absent entries L1 holds, in a share of their own. Defaults to a tenth of the
+    /// How many absent entries L1 holds at most, in a share of their own. Defaults to a tenth of the
     /// capacity, at least 1, or 1,000 if that is by weight. Zero means that none is kept.
     pub fn absent_capacity(mut self, entries: usize) -> Self {
         self.absent_capacity = Some(entries);

