@@ -796,6 +796,23 @@ mod tests {
         }
 
         #[test]
+        fn nothing_is_due_before_it_is_worth_a_draw(
+            lifetime in lifetimes(),
+            cost in durations(),
+            beta in prop_oneof![Just(0.0), Just(1.0), 0.0..1e9],
+            sooner in prop_oneof![Just(ZERO), durations()],
+            draw in draws(),
+        ) {
+            let span = Span::loaded(START, lifetime, MAX);
+            let early = span.early_from(cost, beta);
+            // An f64 holds ten years to within a few dozen nanoseconds.
+            let now = early.minus(sooner.max(us(1)));
+            // There may be nothing before it.
+            let worth_it = now == early;
+            prop_assert!(worth_it || !span.due_early(now, Some(cost), beta, unit_draw(draw)));
+        }
+
+        #[test]
         fn a_unit_draw_has_a_logarithm(draw in draws()) {
             prop_assert!(0.0 < unit_draw(draw) && unit_draw(draw) <= 1.0);
             prop_assert!(unit_draw(draw).ln().is_finite());

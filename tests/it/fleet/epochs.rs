@@ -359,6 +359,31 @@ fn while_nothing_is_heard_an_entry_is_kept_for_a_second() {
 }
 
 #[test]
+fn while_nothing_is_heard_the_end_of_a_second_is_none_to_refresh_ahead_of() {
+    within(|| {
+        let (memory, clock) = (Memory::manual(), Clock::manual());
+        // A load that takes long enough for a refresh ahead of an end that is a second off.
+        let hand = clock.clone();
+        let loader = move |_: &Asked<'_>| -> Loaded {
+            hand.advance(ms(100));
+            Ok("loaded".to_string().into())
+        };
+        let deaf = start_deaf(
+            &memory,
+            |f| f,
+            |c| c.clock(clock.clone()).ttl(ms(3_600_000)).early_refresh(1.0).loader(loader),
+        );
+        for _ in 0..3_000 {
+            assert_eq!(deaf.value(7), "loaded");
+            clock.advance(ms(10));
+            memory.advance(ms(10));
+        }
+        let stats = deaf.cache.stats();
+        assert_eq!((stats.loads, stats.refreshes_started, stats.refreshes_skipped), (1, 0, 0));
+    });
+}
+
+#[test]
 fn while_nothing_is_heard_an_epoch_is_asked_for_again_after_a_second() {
     within(|| {
         let (memory, meter, clock) = (Memory::new(), Meter::default(), Clock::manual());
