@@ -550,7 +550,7 @@ impl Shared {
 
     /// Whether other processes' notices come.
     pub(crate) fn hears(&self) -> bool {
-        self.ear.up.load(Ordering::Relaxed)
+        self.ear.up.load(Ordering::Acquire)
     }
 
     /// Gives back the lease of a claim whose answer did not come in time, if it was won.
@@ -769,15 +769,16 @@ impl Listener for Ear {
         let notice = match event {
             // What was read while nothing was heard may be out of date.
             Event::Up => {
-                if !self.up.swap(true, Ordering::Relaxed) {
-                    telemetry::hearing_changed(true);
-                }
                 {
                     let mut epochs = self.epochs.lock();
                     epochs.known.clear();
                     epochs.heard += 1;
                 }
                 self.change_all();
+                // Whoever sees that notices come finds in doubt already what was read before.
+                if !self.up.swap(true, Ordering::AcqRel) {
+                    telemetry::hearing_changed(true);
+                }
                 self.tell_all(&Heard::Changed);
                 return;
             }
