@@ -838,3 +838,42 @@ impl fmt::Debug for Shared {
         f.debug_struct("Shared").field("tier", &self.tier).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::fleet::Table;
+    use crate::fleet::memory::Memory;
+
+    #[test]
+    fn whoever_sees_that_notices_come_finds_in_doubt_what_was_read_before() {
+        let fleet = Fleet::on(Memory::new().peer());
+        let shared = &fleet.shared;
+        let table = Table::new("page");
+        let comes_up = || {
+            while !shared.hears() {
+                thread::yield_now();
+            }
+        };
+        // From here on it is only this test that says so.
+        comes_up();
+        for id in 0..200_u64 {
+            let key = Key::new(&table, &id);
+            shared.ear.hear(&Event::Down);
+            let before = shared.mark(&key, table.fingerprint());
+            let start = Barrier::new(2);
+            thread::scope(|s| {
+                s.spawn(|| {
+                    start.wait();
+                    shared.ear.hear(&Event::Up);
+                });
+                start.wait();
+                comes_up();
+                assert!(!shared.is_current(before));
+            });
+        }
+    }
+}
