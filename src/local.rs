@@ -16,7 +16,7 @@ use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 use crate::fleet::Mark;
 use crate::freshness::Span;
 use crate::moment::Moment;
-use crate::sync::EvenHasher;
+use crate::sync::{EvenHasher, LazyLock};
 
 /// When an entry was loaded, how long it lives, and when to think of refreshing it.
 #[derive(Clone, Copy, Debug)]
@@ -213,21 +213,19 @@ const ALONE: usize = 1_000;
 
 impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     pub(crate) fn new(capacity: &Capacity<K, V>, absences: usize) -> Self {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        let of_entries = |entries| (entries as u64, entries, shards(entries, cores));
-        let ((weight, items, shards), weigher) = match capacity {
-            Capacity::Entries(entries) => (of_entries(*entries), None),
+        let cores = *CORES;
+        let (values, weigher) = match capacity {
+            Capacity::Entries(entries) => (share_of(*entries, cores), None),
             Capacity::Weight(weight, weigher) => {
                 let items = usize::try_from(weight / 64).unwrap_or(usize::MAX);
                 let shards = if *weight < ONE_SHARD_BELOW { 1 } else { shards(items, cores) };
-                ((*weight, items, shards), Some(Arc::clone(weigher)))
+                (share(*weight, items, shards), Some(Arc::clone(weigher)))
             }
         };
-        let values = share((weight, items, shards));
-        let (absences, alone) = (share(of_entries(absences)), share(of_entries(ALONE)));
+        let (absences, alone) = (share_of(absences, cores), share_of(ALONE, cores));
         // As the map reckons it.
         let heaviest = (values.shard_capacity() as f64 * PROTECTED) as u64;
-        let heaviest = heaviest.clamp(weight.min(1), values.shard_capacity());
+        let heaviest = heaviest.clamp(values.capacity().min(1), values.shard_capacity());
         let any_absences = AtomicBool::new(false);
         let hasher = EvenHasher::default();
         Local { hasher, values, absences, any_absences, alone, weigher, heaviest }
@@ -351,9 +349,22 @@ impl<K: Hash + Eq + Clone, V: Clone> Local<K, V> {
     }
 }
 
+/// Asked for once: it takes the reading of some files.
+static CORES: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, NonZero::get));
+
+/// A share of so many entries, which weigh 1 each, on a machine of so many cores.
+fn share_of<K, T: Clone>(entries: usize, cores: usize) -> Share<K, T>
+where
+    K: Hash + Eq,
+    ByWeight: Weighter<Hashed<K>, T>,
+{
+    share(entries as u64, entries, shards(entries, cores))
+}
+
 /// A share of such a weight, for about so many items, in so many shards. Never of more than that weight,
 /// on whatever machine: the map would round it up, and what cannot be divided is left out.
-fn share<K, T: Clone>((weight, items, shards): (u64, usize, usize)) -> Share<K, T>
+fn share<K, T: Clone>(weight: u64, items: usize, shards: usize) -> Share<K, T>
 where
     K: Hash + Eq,
     ByWeight: Weighter<Hashed<K>, T>,
@@ -445,8 +456,7 @@ mod tests {
         let hasher = EvenHasher::default();
         for cores in [1, 2, 3, 12, 64] {
             for entries in [0, 1, 31, 32, 100, 999, 1_000, 10_000] {
-                let share: Share<u64, Moment> =
-                    share((entries as u64, entries, shards(entries, cores)));
+                let share: Share<u64, Moment> = share_of(entries, cores);
                 assert!(share.capacity() <= entries as u64);
                 assert!(share.capacity() * 33 >= entries as u64 * 32);
                 // Every shard is full by then.
@@ -457,7 +467,7 @@ mod tests {
                 assert_eq!(share.weight(), share.capacity());
             }
             let weight = (1 << 20) + 1;
-            let share: Share<u64, Moment> = share((weight, 1 << 14, shards(1 << 14, cores)));
+            let share: Share<u64, Moment> = share(weight, 1 << 14, shards(1 << 14, cores));
             assert!(share.capacity() <= weight);
         }
     }

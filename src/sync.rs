@@ -11,8 +11,8 @@ pub(crate) use real::*;
 #[cfg(loom)]
 pub(crate) use model::*;
 
-/// Where the clock is read in one way only, it needs an origin. No model waits for that.
-#[cfg(not(all(feature = "cache", any(target_os = "linux", target_os = "android"))))]
+/// For what is found out once: the machine's cores, or an origin where the clock is read in one way
+/// only. No model waits for that.
 pub(crate) use std::sync::LazyLock;
 
 /// The primitives themselves, re-exported.

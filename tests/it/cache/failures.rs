@@ -10,9 +10,9 @@ use onefill::fleet::{Fleet, codec, memory::Memory};
 use onefill::{Cache, Clock, Error, Source};
 
 use super::support::{
-    FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_hash,
-    at_writing, got, ms, numbers, on_workers, plain, reads, secs, wait_for_followers,
-    wait_for_quiet, watched,
+    FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, a_stale_answer_for_another, assert_got,
+    assert_idle, at_hash, at_writing, got, ms, numbers, on_workers, plain, reads, secs,
+    wait_for_followers, wait_for_quiet, watched,
 };
 
 #[test]
@@ -214,14 +214,7 @@ fn a_caller_that_comes_to_lead_after_a_failure_does_not_repeat_it() {
             cache.put(&Trapped(1), vec![1]).unwrap();
             clock.advance(secs(12));
             memory.advance(secs(12));
-            let other = cache.clone();
-            let step_in = move || {
-                let call = thread::spawn(move || {
-                    assert!(other.get(&Trapped(1)).unwrap().is_stale());
-                    wait_for_quiet(&other);
-                });
-                call.join().unwrap();
-            };
+            let step_in = a_stale_answer_for_another(&cache);
             let call = || cache.get(&Trapped(1)).unwrap();
             let (answer, sprung) =
                 if looked { at_writing(1, step_in, call) } else { at_hash(1, step_in, call) };

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use onefill::{Cache, Clock, Fill, Source, Why};
 
 use super::support::{
-    FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, assert_got, assert_idle, at_hash, got, ms,
-    numbers, reads, secs, wait_for, wait_for_quiet, watched,
+    FAILED, Gate, Load, Numbers, Origin, STALE, Trapped, a_stale_answer_for_another, assert_got,
+    assert_idle, at_hash, got, ms, numbers, reads, secs, wait_for, wait_for_quiet, watched,
 };
 
 #[test]
@@ -466,14 +466,7 @@ fn a_refresh_that_has_ended_is_not_begun_again() {
             .unwrap();
         cache.put(&Trapped(1), 1).unwrap();
         clock.advance(secs(12));
-        let other = cache.clone();
-        let step_in = move || {
-            let call = thread::spawn(move || {
-                assert!(other.get(&Trapped(1)).unwrap().is_stale());
-                wait_for_quiet(&other);
-            });
-            call.join().unwrap();
-        };
+        let step_in = a_stale_answer_for_another(&cache);
         let (answer, sprung) = at_hash(1, step_in, || cache.get(&Trapped(1)));
         assert!(sprung);
         let _ = answer.unwrap();

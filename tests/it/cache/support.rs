@@ -313,6 +313,23 @@ impl FleetKey for Trapped {
     }
 }
 
+/// The call of another one, who gets what is stale, and the end of whatever it sets off.
+pub(crate) fn a_stale_answer_for_another<V>(
+    cache: &Cache<Trapped, V, String>,
+) -> impl FnOnce() + use<V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    let other = cache.clone();
+    move || {
+        let call = thread::spawn(move || {
+            assert!(other.get(&Trapped(1)).unwrap().is_stale());
+            wait_for_quiet(&other);
+        });
+        call.join().unwrap();
+    }
+}
+
 /// Calls `step_in` at the `n`th hash from now on that this thread makes in `call`. Returns whether
 /// there were as many.
 pub(crate) fn at_hash<R>(
